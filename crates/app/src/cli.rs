@@ -25,12 +25,12 @@ pub(crate) mod plan;
 pub(crate) mod server_options;
 mod servers;
 
-use clients::{ATTACH_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES};
+use clients::{ATTACH_EXAMPLES, DOCTOR_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES};
 use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
-    AttachOptions, DeviceOption, GetOptions, ImageFormat, ImageOptions, LoadOptions, LsOptions,
-    ResizeOptions, SaveOptions, SetOptions, StopOptions, WhyOptions,
+    AttachOptions, DeviceOption, DoctorOptions, GetOptions, ImageFormat, ImageOptions, LoadOptions,
+    LsOptions, ResizeOptions, SaveOptions, SetOptions, StopOptions, WhyOptions,
 };
 pub(crate) use servers::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
@@ -173,6 +173,12 @@ pub(crate) enum Command {
     ///
     /// All at once: none waits for another one's flush, and one that cannot be stopped keeps no other from it.
     Stop(StopOptions),
+    /// Show what of this host helps or hinders a server, with remedies
+    ///
+    /// Starts no server and changes nothing. A file or block device is only read; a folder gets a file without a name for a moment. The exit
+    /// code is 1 if no server can start; notes do not count.
+    #[command(after_long_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorOptions),
     /// Print a completion script for a shell
     Completions {
         /// For which shell
@@ -222,6 +228,8 @@ mod tests {
             "spillway stop ram0",
             "spillway stop ram0 cache0",
             "spillway stop --all",
+            "spillway doctor",
+            "spillway doctor /srv /dev/vdb --json",
             "spillway completions bash",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));

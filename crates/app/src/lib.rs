@@ -6,6 +6,7 @@
 //! | `cli` | what is asked for: options, the file of `serve`, and what both come to |
 //! | `server` | a running server and its devices |
 //! | `client` | the commands that talk to running servers |
+//! | `doctor` | what of a host helps or hinders a server |
 //! | `runtime_folder`, `address` | where servers are found |
 //! | `cgroup` | limits of the cgroups |
 //! | `memory`, `log`, `words`, `plain`, `daemon` | budget, log, what is said beside it, and is safe for a terminal, `--background` |
@@ -17,6 +18,7 @@ mod cgroup;
 mod cli;
 mod client;
 mod daemon;
+mod doctor;
 mod exit;
 mod log;
 mod memory;
@@ -74,6 +76,7 @@ fn carry_out(command: Command) -> Result<u8> {
             clap_complete::generate(shell, &mut Cli::command(), "spillway", &mut script);
             client::print(&String::from_utf8_lossy(&script))?;
         }
+        Command::Doctor(options) => return doctor::examine(&options),
         command => return with_servers(command, RuntimeFolder::locate()?),
     }
     Ok(Exit::Success as u8)
@@ -107,7 +110,7 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
         Command::Attach(options) => client::attach(&folder.of_device(&options.device), &options)?,
         Command::Detach(option) => client::detach(&folder.of_device(&option.device), &option.device)?,
         Command::Stop(options) => client::stop(&folder, &options)?,
-        Command::Completions { .. } => unreachable!("it asks no server"),
+        Command::Doctor(_) | Command::Completions { .. } => unreachable!("it asks no server"),
     }
     Ok(Exit::Success as u8)
 }

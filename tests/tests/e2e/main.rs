@@ -11,6 +11,7 @@ mod busy;
 mod cache_opening;
 mod control;
 mod disk;
+mod doctor;
 mod fairness;
 mod fio;
 mod foreign_server;

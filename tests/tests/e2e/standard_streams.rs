@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use spillway_tests::logging::{closed_pipe, full_device};
 use spillway_tests::{Launch, Server};
 
-const COMMANDS: [&[&str]; 8] = [
+const COMMANDS: [&[&str]; 10] = [
     &["--help"],
     &["--version"],
     &["ls"],
@@ -15,6 +15,8 @@ const COMMANDS: [&[&str]; 8] = [
     &["get", "ram0"],
     &["get", "ram0", "mm_stat"],
     &["get", "ram0", "--describe"],
+    &["doctor"],
+    &["doctor", "/dev/shm", "--json"],
     &["completions", "bash"],
 ];
 

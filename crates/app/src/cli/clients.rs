@@ -1,4 +1,4 @@
-//! Options of the commands about running devices, and their examples.
+//! Options of the commands about running devices and about the host, and their examples.
 
 use std::path::PathBuf;
 
@@ -24,6 +24,24 @@ Examples:
   spillway attach ram0 --mkfs ext4 /mnt/data      a file system on the RAM disk
   spillway attach ram0                            a loop device alone; its name is printed
   spillway detach ram0";
+
+pub(super) const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  spillway doctor
+  spillway doctor /dev/vdb /var/lib/spillway      a disk, and a folder for a spill file
+  sudo -u spillway spillway doctor --json         as the user of a service, for programs";
+
+/// Options of `spillway doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorOptions {
+    /// Files or block devices to serve, and folders for a spill file, a cache or an image
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Print JSON: a list of objects with status, check, found, remedy, and path where it is about one
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Options of `spillway ls`.
 #[derive(Debug, Args)]
