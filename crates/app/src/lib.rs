@@ -120,6 +120,10 @@ fn serve(manner: Manner, plan: impl FnOnce() -> Result<ServerPlan>, folder: &Run
     let plan = plan()?;
     plan.check_sockets(folder)?;
     if manner.background && !daemon::is_child() {
+        if spillway_io::passed_count().map_err(exit::refused)? > 0 {
+            let words = "the service manager passes sockets to this process: leave out --background";
+            return Err(exit::Failure::usage(words).into());
+        }
         return daemon::launch();
     }
     if daemon::is_child() {

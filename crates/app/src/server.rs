@@ -50,6 +50,7 @@ mod mounting;
 pub(crate) mod occupants;
 mod opening;
 mod own;
+mod passed;
 mod remote;
 mod shutdown;
 pub(crate) mod signals;

@@ -129,9 +129,9 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
     // What is at risk has an age where that has a limit.
     server.spillway(&["set", "b", "at_risk_seconds_max", "3600"]).well();
     let mut client = Client::open(server.socket(), "b");
-    client.write(0, &[1; 4096]).expect("a write");
     // Each is timed, where of writes only one in many is.
     client.ask(command::FLUSH, 0, 0).expect("a flush");
+    client.write(0, &[1; 4096]).expect("a write");
     let samples = parsed(&curl(&[&format!("{place}/metrics")]).well().out);
     let names: Vec<&str> = samples.keys().map(|key| key.split(' ').next().expect("a name")).collect();
     for file in ["alerts.yml", "grafana.json"] {

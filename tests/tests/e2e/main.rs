@@ -36,6 +36,7 @@ mod nbd_outage;
 mod origin_fsck;
 mod other_users;
 mod page_cache;
+mod passed;
 mod peers;
 mod poll_driver;
 mod power_cut;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, ValueHint, value_parser};
 use spillway_core::buffer::Buffers;
 use spillway_core::{Preset, Type, Unit};
-use spillway_io::{Access, DriverChoice, WORKERS_MAX, WorkersOptions, group_id};
+use spillway_io::{Access, DriverChoice, WORKERS_MAX, WorkersOptions, group_id, passed_count};
 use spillway_layers::{choices, options};
 
 use crate::cli::declared::Declared;
@@ -134,7 +134,7 @@ impl ServerConfig {
     /// rights to a socket that no place was asked for: others cannot reach into the runtime folder.
     pub(crate) fn socket_access(&self, guests: bool) -> Result<Access> {
         let given = [("socket_mode", &self.socket_mode), ("socket_group", &self.socket_group)];
-        let asked_for = guests || self.socket.is_some();
+        let asked_for = guests || self.socket.is_some() || passed_count().is_ok_and(|count| count > 0);
         if let (false, Some((key, _))) = (asked_for, given.iter().find(|(_, text)| text.is_some())) {
             let words = "is for a socket outside of the runtime folder, which is closed to others: give socket PATH or vhost_user PATH too";
             bail!(Failure::usage(format!("{key} {words}")));

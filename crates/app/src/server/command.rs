@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpgid, getpgrp, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGTERM};
-use spillway_io::{Before, end_with_us};
+use spillway_io::{Before, PASSED_VARIABLES, end_with_us};
 
 use crate::server::event::Event;
 use crate::service;
@@ -48,7 +48,11 @@ impl Running {
         let (program, arguments) = words.split_first().context("a command has a name")?;
         let name = program.to_string_lossy().into_owned();
         let mut command = Command::new(program);
-        [FILE].into_iter().chain(service::VARIABLES).for_each(|name| _ = command.env_remove(name));
+        [FILE]
+            .into_iter()
+            .chain(service::VARIABLES)
+            .chain(PASSED_VARIABLES)
+            .for_each(|name| _ = command.env_remove(name));
         let command = before.restore_for(end_with_us(command.args(arguments).envs(environment)));
         let child = command.spawn().with_context(|| format!("cannot run {name}"))?;
         let id = Pid::from_child(&child);

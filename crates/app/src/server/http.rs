@@ -19,18 +19,22 @@ use crate::server::listening::{self, address_of};
 const TOKEN_CHARS_MIN: usize = 16;
 const TOKEN_CHARS_MAX: usize = 1024;
 
-/// The place that `config` names, if any, and what clients may do there.
-pub(crate) fn listen(folder: &RuntimeFolder, config: &ServerConfig) -> Result<Option<(Listener, Rights)>> {
-    let Some(place) = &config.http else {
-        if config.http_token_file.is_some() {
+/// The place that was `passed` or that `config` names, if any, and what clients may do there.
+pub(crate) fn listen(
+    folder: &RuntimeFolder,
+    config: &ServerConfig,
+    passed: Option<Listener>,
+) -> Result<Option<(Listener, Rights)>> {
+    let named = |place: &String| match place.strip_prefix("unix:") {
+        Some(path) => listening::private(folder, Path::new(path)),
+        None => Listener::tcp(place).map_err(refused).context("http"),
+    };
+    let token = config.http_token_file.as_deref().map(token).transpose()?;
+    let Some(listener) = passed.map(Ok).or_else(|| config.http.as_ref().map(named)).transpose()? else {
+        if token.is_some() {
             bail!(Failure::usage("http_token_file is for clients over HTTP: give http too"));
         }
         return Ok(None);
-    };
-    let token = config.http_token_file.as_deref().map(token).transpose()?;
-    let listener = match place.strip_prefix("unix:") {
-        Some(path) => listening::private(folder, Path::new(path))?,
-        None => Listener::tcp(place).map_err(refused).context("http")?,
     };
     let rights = match (token, listener.tcp_address()) {
         (Some(token), _) => Rights::Token(token),

@@ -80,9 +80,14 @@ pub(crate) fn at_once(folder: &RuntimeFolder, path: &Path) -> Result<Listener, E
     Listener::unix_in_turn(path, Access::OWNER_ONLY, folder.path())
 }
 
-/// The one place for all devices, where `config` names one.
-pub(crate) fn shared(folder: &RuntimeFolder, config: &ServerConfig) -> Result<Option<Listener>> {
+/// The one place for all devices, where one is `passed` or `config` names it.
+pub(crate) fn shared(
+    folder: &RuntimeFolder,
+    config: &ServerConfig,
+    passed: Option<Listener>,
+) -> Result<Option<Listener>> {
     match (&config.socket, &config.listen) {
+        _ if passed.is_some() => Ok(passed),
         (Some(path), _) => unix(folder, path, config.socket_access(false)?).map(Some),
         (None, Some(address)) => Ok(Some(Listener::tcp(address).map_err(refused)?)),
         (None, None) => Ok(None),

@@ -25,6 +25,7 @@ use crate::server::listening;
 use crate::server::mounting::{Mounting, Room};
 use crate::server::opening::StackOpener;
 use crate::server::own;
+use crate::server::passed::Passed;
 use crate::server::signals::Asked;
 use crate::server::tls::Protection;
 use crate::service;
@@ -38,6 +39,7 @@ impl Server {
         to_self: Sender<Event>,
         events: Receiver<Event>,
     ) -> Result<Self> {
+        let passed = Passed::take(&plan.server)?;
         let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
         let protection = Protection::choose(&plan.server)?;
@@ -61,7 +63,7 @@ impl Server {
             folder: folder.clone(),
             opening,
             mount: plan.server.mount.clone(),
-            own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none(),
+            own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none() && passed.nbd.is_none(),
             connection_bytes: protection.connection_bytes(),
         };
         let own = own::attributes(budget, memory.clone(), buffers, workers.count());
@@ -82,14 +84,14 @@ impl Server {
             workers,
             _charges: charges,
         };
-        match server.begin(plan, claims) {
+        match server.begin(plan, claims, passed) {
             Ok(()) => Ok(server),
             Err(error) => Err(server.fail(error)),
         }
     }
 
     /// Lets clients in.
-    fn begin(&mut self, plan: ServerPlan, claims: Vec<Listener>) -> Result<()> {
+    fn begin(&mut self, plan: ServerPlan, claims: Vec<Listener>, passed: Passed) -> Result<()> {
         let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
         let budget = self.builder.opening.budget();
         let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
@@ -98,8 +100,8 @@ impl Server {
         let charges = charges.map_err(|kind| {
             refused(Error::new(kind, "the memory budget has no room for vhost-user: give --memory more"))
         })?;
-        let http = http::listen(&self.builder.folder, &plan.server)?;
-        self.start_devices(plan.devices, &plan.server)?;
+        let http = http::listen(&self.builder.folder, &plan.server, passed.http)?;
+        self.start_devices(plan.devices, &plan.server, passed.nbd)?;
         self.start_guests(&plan.server, charges)?;
         if let Some((place, room)) = mount.zip(room) {
             let (devices, workers) = (&self.devices, &self.workers);
@@ -130,8 +132,13 @@ impl Server {
     }
 
     /// Builds every device before any client can connect to one.
-    fn start_devices(&mut self, plans: Vec<DevicePlan>, config: &ServerConfig) -> Result<()> {
-        let shared = listening::shared(&self.builder.folder, config)?;
+    fn start_devices(
+        &mut self,
+        plans: Vec<DevicePlan>,
+        config: &ServerConfig,
+        passed: Option<Listener>,
+    ) -> Result<()> {
+        let shared = listening::shared(&self.builder.folder, config, passed)?;
         let protection = self.endpoints.protection();
         shared.iter().try_for_each(|listener| protection.expect_private(listener, config.insecure))?;
         assert_eq!(shared.is_none(), self.builder.own_sockets, "devices that are added have other sockets");

@@ -7,6 +7,7 @@ pub(crate) mod access;
 pub(crate) mod control;
 pub(crate) mod dial;
 pub(crate) mod hall;
+pub(crate) mod passed;
 
 mod connection;
 mod peer;

@@ -4,11 +4,13 @@
 //! that start at the same moment are kept apart by a lock, held from the look at the old file until the new one listens. It lies on a
 //! folder that nobody else can open, not on that of the socket: everybody who may read a folder may lock it, and keep it.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -18,8 +20,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, connect, getpeername,
-    listen, socket_with,
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, connect,
+    getpeername, getsockname, listen, socket_with,
 };
 use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
@@ -35,14 +37,18 @@ const BACKLOG: i32 = 1024;
 const LOCK_TRIES: usize = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// A socket that clients can connect to. A unix socket's file goes away with it.
+/// A socket that clients can connect to. A unix socket's file goes away with it, unless the socket was passed to this process.
 pub struct Listener {
     pub(crate) fd: Arc<OwnedFd>,
     address: Address,
 }
 
 enum Address {
-    Unix { path: PathBuf, identity: (u64, u64) },
+    /// With the identity of the file, where that is this process's to remove.
+    Unix {
+        path: PathBuf,
+        identity: Option<(u64, u64)>,
+    },
     Tcp(SocketAddr),
 }
 
@@ -98,7 +104,7 @@ impl Listener {
             return Err(Error::new(kind_of(&error), text));
         }
         let made = std::fs::symlink_metadata(path).map_err(failed)?;
-        let identity = (made.dev(), made.ino());
+        let identity = Some((made.dev(), made.ino()));
         Ok(Self { fd: Arc::new(fd), address: Address::Unix { path: path.into(), identity } })
     }
 
@@ -120,6 +126,17 @@ impl Listener {
             }
         }
         Err(failed(last))
+    }
+
+    /// The listener that is `fd`, which listens at `bound`; `None` where that is neither of TCP nor a file.
+    pub(super) fn of(fd: OwnedFd, bound: SocketAddrAny) -> Option<Self> {
+        let unix = || {
+            let bound = SocketAddrUnix::try_from(bound.clone()).ok()?;
+            let path = Path::new(OsStr::from_bytes(bound.path()?.to_bytes())).to_owned();
+            Some(Address::Unix { path, identity: None })
+        };
+        let address = SocketAddr::try_from(bound.clone()).ok().map(Address::Tcp).or_else(unix)?;
+        Some(Self { fd: Arc::new(fd), address })
     }
 
     /// The path of a unix socket.
@@ -155,6 +172,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let Address::Unix { path, identity } = &self.address else { return };
+        let Some(identity) = identity else { return };
         let ours = std::fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == *identity);
         if ours && let Err(error) = std::fs::remove_file(path) {
             tracing::warn!("the socket file {} could not be removed: {error}", path.display());
@@ -196,7 +214,7 @@ fn listening_port(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     rustix::net::sockopt::set_socket_reuseaddr(&fd, true)?;
     bind(&fd, &address)?;
     listen(&fd, BACKLOG)?;
-    let bound = rustix::net::getsockname(&fd)?;
+    let bound = getsockname(&fd)?;
     Ok((fd, SocketAddr::try_from(bound)?))
 }
 
