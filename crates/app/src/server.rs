@@ -44,6 +44,7 @@ mod device;
 mod devices;
 mod endpoints;
 mod event;
+mod hosts;
 mod http;
 mod listening;
 mod mounting;

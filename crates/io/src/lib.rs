@@ -32,6 +32,7 @@ pub use file::{Direct, FileOptions, Footprint, Opened, Survey, identity_of, lock
 pub use net::access::{Access, group_id};
 pub use net::dial::{Dialer, ServerAddress};
 pub use net::hall::{Limits, NewSession};
+pub use net::networks::{Allowed, Network};
 pub use net::passed::{PASSED_VARIABLES, passed, passed_count};
 pub use net::serve::{Serving, serve};
 pub use net::socket::{Listener, connect_within, is_listening};

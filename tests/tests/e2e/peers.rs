@@ -19,11 +19,16 @@ const PLACES: usize = 32;
 
 /// A RAM disk on a free port of `host`, and where it listens.
 fn listening(host: &str) -> (Server, SocketAddr) {
+    listening_with(host, &[])
+}
+
+fn listening_with(host: &str, more: &[(&str, &str)]) -> (Server, SocketAddr) {
     let host: IpAddr = host.parse().expect("an address");
     let folder = Arc::new(Scratch::new());
     let control = folder.join("spillway/ram0.ctl");
     let launch = Launch::new(&["ram", "--size", "64M", "--memory", "32M"], folder, control);
-    let server = launch.with("--listen", SocketAddr::new(host, 0).to_string()).flag("--insecure").start();
+    let launch = launch.with("--listen", SocketAddr::new(host, 0).to_string()).flag("--insecure");
+    let server = more.iter().fold(launch, |launch, (option, value)| launch.with(option, value)).start();
     let log = server.log();
     let (_, rest) = log.split_once("nbd://").expect("the start text has the address");
     let port =
@@ -58,6 +63,40 @@ impl Guest {
 
 fn guests(host: &str, server: SocketAddr) -> Vec<Guest> {
     (0..PLACES).filter_map(|_| Guest::enter(host, server).ok()).collect()
+}
+
+#[test]
+fn only_hosts_of_allowed_networks_get_in_and_others_are_counted() {
+    let allow = [("--allow", "127.0.0.2/31, 127.0.1.0/24,::1"), ("--http", "127.0.0.1:0")];
+    let (server, address) = listening_with("0.0.0.0", &allow);
+    let at = |host: &str| SocketAddr::new(host.parse().expect("an address"), address.port());
+    for host in ["127.0.0.2", "127.0.0.3", "127.0.1.255"] {
+        let mut guest = Guest::enter(host, at("127.0.0.1")).unwrap_or_else(|why| panic!("{host}: {why}"));
+        guest.reads().expect("a read");
+    }
+    for host in ["127.0.0.1", "127.0.0.4", "127.0.2.0"] {
+        assert!(Guest::enter(host, at("127.0.0.1")).is_err(), "{host} got in");
+    }
+    let log = server.log();
+    let http = log.lines().find_map(|line| line.trim().strip_prefix("http: ")).expect("it says where");
+    let asked =
+        |interface: &str| run("curl", &["--silent", "--interface", interface, &format!("{http}metrics")]);
+    assert_ne!(asked("127.0.0.1").code, Some(0), "the port of http is closed to them too");
+    let metrics = asked("127.0.0.2").well().out;
+    assert!(metrics.contains("spillway_server_hosts_refused_total 4\n"), "{metrics}");
+}
+
+#[test]
+fn networks_are_for_ports_and_are_checked() {
+    let refused = |more: &[(&str, &str)]| {
+        let launch =
+            more.iter().fold(Launch::ram("16M"), |launch, (option, value)| launch.with(option, value));
+        let said = launch.run();
+        assert_eq!(said.code, Some(2), "{said}");
+        said.err
+    };
+    assert!(refused(&[("--allow", "127.0.0.1")]).contains("allow is for ports"));
+    assert!(refused(&[("--allow", "127.0.0.1/8")]).contains("bits behind the first 8"));
 }
 
 #[test]

@@ -74,6 +74,10 @@ options! {
     Start insecure: bool = Type::Switch,
         "Listen where other machines can connect without encryption or password: who can connect can read and write everything"
         .preset(Preset::Switch(false)) .option("insecure");
+    Start allow: Option<String> = Type::Text,
+        "Close connections to the ports of listen and http from hosts of other networks than these, such as 192.0.2.0/24 or 2001:db8::/32, which have \
+         commas between them"
+        .preset(Preset::Words("every host")).option("allow");
     Start tls_certificates: Option<PathBuf> = Type::Path,
         "Speak TLS with NBD clients, with server-cert.pem and server-key.pem of this folder, and ca-cert.pem where clients have to say who they are"
         .preset(Preset::Words("none")).option("tls-certificates");

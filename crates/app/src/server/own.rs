@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use spillway_core::buffer::Buffers;
 use spillway_core::{Attribute, Attributes, Budget, Spec, Table, Unit, Value};
+use spillway_io::Allowed;
 
 use crate::memory::Memory;
 
@@ -14,6 +15,7 @@ struct Own {
     memory: Memory,
     buffers: Buffers,
     workers: usize,
+    hosts: Arc<Allowed>,
     start: Instant,
 }
 
@@ -26,8 +28,12 @@ pub(crate) fn attributes(
     memory: Memory,
     buffers: Buffers,
     workers: usize,
+    hosts: Arc<Allowed>,
 ) -> Arc<dyn Attributes> {
-    Arc::new(Table::new(Arc::new(Own { budget, memory, buffers, workers, start: Instant::now() }), ROWS))
+    Arc::new(Table::new(
+        Arc::new(Own { budget, memory, buffers, workers, hosts, start: Instant::now() }),
+        ROWS,
+    ))
 }
 
 const fn bytes(name: &'static str, help: &'static str) -> Spec {
@@ -55,6 +61,14 @@ static ROWS: &[Attribute<Own>] = &[
     Attribute::read(bytes("connections_limit", "Memory of that which is kept for connections"), |own| {
         Value::U64(own.memory.connections)
     }),
+    Attribute::read(
+        Spec::counter(
+            "hosts_refused",
+            Unit::None,
+            "Connections to ports that were closed because allow has not their hosts",
+        ),
+        |own| Value::U64(own.hosts.refused()),
+    ),
     Attribute::read(Spec::gauge("workers", Unit::None, "Threads that serve clients"), |own| {
         Value::U64(own.workers as u64)
     }),

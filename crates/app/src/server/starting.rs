@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use spillway_core::contract::block_on;
 use spillway_core::{Aligned, Budget, Charge, Error, Job, Place};
-use spillway_io::{Limits, Listener, OnFailure, Workers, WorkersOptions};
+use spillway_io::{Allowed, Limits, Listener, OnFailure, Workers, WorkersOptions};
 
 use super::Server;
 use crate::cli::plan::{DevicePlan, ServerPlan};
@@ -20,6 +20,7 @@ use crate::server::building::{Builder, Built};
 use crate::server::devices::Devices;
 use crate::server::endpoints::{Endpoints, GUEST_BYTES};
 use crate::server::event::{Event, outcome};
+use crate::server::hosts;
 use crate::server::http;
 use crate::server::listening;
 use crate::server::mounting::{Mounting, Room};
@@ -39,7 +40,7 @@ impl Server {
         to_self: Sender<Event>,
         events: Receiver<Event>,
     ) -> Result<Self> {
-        let passed = Passed::take(&plan.server)?;
+        let (passed, hosts) = (Passed::take(&plan.server)?, hosts::allowed(&plan.server)?);
         let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
         let protection = Protection::choose(&plan.server)?;
@@ -66,7 +67,7 @@ impl Server {
             own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none() && passed.nbd.is_none(),
             connection_bytes: protection.connection_bytes(),
         };
-        let own = own::attributes(budget, memory.clone(), buffers, workers.count());
+        let own = own::attributes(budget, memory.clone(), buffers, workers.count(), hosts.clone());
         let idle = plan.server.idle_timeout.map(Duration::from_secs);
         let mut server = Self {
             devices: Arc::new(Devices::new(workers.env(), own, to_self.clone())),
@@ -84,14 +85,20 @@ impl Server {
             workers,
             _charges: charges,
         };
-        match server.begin(plan, claims, passed) {
+        match server.begin(plan, claims, passed, hosts) {
             Ok(()) => Ok(server),
             Err(error) => Err(server.fail(error)),
         }
     }
 
     /// Lets clients in.
-    fn begin(&mut self, plan: ServerPlan, claims: Vec<Listener>, passed: Passed) -> Result<()> {
+    fn begin(
+        &mut self,
+        plan: ServerPlan,
+        claims: Vec<Listener>,
+        passed: Passed,
+        hosts: Arc<Allowed>,
+    ) -> Result<()> {
         let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
         let budget = self.builder.opening.budget();
         let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
@@ -101,7 +108,10 @@ impl Server {
             refused(Error::new(kind, "the memory budget has no room for vhost-user: give --memory more"))
         })?;
         let http = http::listen(&self.builder.folder, &plan.server, passed.http)?;
-        self.start_devices(plan.devices, &plan.server, passed.nbd)?;
+        let shared = listening::shared(&self.builder.folder, &plan.server, passed.nbd)?;
+        hosts::expect_port(&plan.server, http.iter().map(|(listener, _)| listener).chain(&shared))?;
+        let shared = shared.map(|listener| listener.allowing(hosts.clone()));
+        self.start_devices(plan.devices, &plan.server, shared)?;
         self.start_guests(&plan.server, charges)?;
         if let Some((place, room)) = mount.zip(room) {
             let (devices, workers) = (&self.devices, &self.workers);
@@ -115,6 +125,7 @@ impl Server {
             self.endpoints.start_control(device, listener, &self.devices, &self.workers);
         }
         if let Some((listener, rights)) = http {
+            let listener = listener.allowing(hosts);
             self.endpoints.start_http(listener, rights, &self.devices, &self.workers);
         }
         Ok(())
@@ -136,9 +147,8 @@ impl Server {
         &mut self,
         plans: Vec<DevicePlan>,
         config: &ServerConfig,
-        passed: Option<Listener>,
+        shared: Option<Listener>,
     ) -> Result<()> {
-        let shared = listening::shared(&self.builder.folder, config, passed)?;
         let protection = self.endpoints.protection();
         shared.iter().try_for_each(|listener| protection.expect_private(listener, config.insecure))?;
         assert_eq!(shared.is_none(), self.builder.own_sockets, "devices that are added have other sockets");

@@ -15,9 +15,8 @@ use spillway_core::{Phase, Shutdown};
 
 use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
-use crate::net::peer::Account;
+use crate::net::peer::{Account, peer_of};
 use crate::net::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
-use crate::net::socket::peer_of;
 use crate::runtime::driver::WAKES_MAX;
 use crate::runtime::pool::{Pool, Seat};
 

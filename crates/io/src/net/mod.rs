@@ -7,9 +7,10 @@ pub(crate) mod access;
 pub(crate) mod control;
 pub(crate) mod dial;
 pub(crate) mod hall;
+pub(crate) mod networks;
 pub(crate) mod passed;
+pub(crate) mod peer;
 
 mod connection;
-mod peer;
 mod roll;
 mod shares;

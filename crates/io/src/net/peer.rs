@@ -8,11 +8,12 @@
 //! Sources: tcp(7); `tcp_info` of `linux/tcp.h`.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use rustix::net::{getpeername, sockopt};
+use spillway_core::session::Peer;
 
 /// How long a host may be silent before the kernel asks, and between its questions.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
@@ -112,6 +113,26 @@ impl Acknowledged {
         let open = self.unacked > 0 || self.probes > 0;
         open && self.silence >= VANISHED_AFTER
     }
+}
+
+/// Who connected: of a unix socket the process that did, as the kernel noted it then.
+pub(crate) fn peer_of(socket: &OwnedFd) -> Peer {
+    let address = getpeername(socket).ok().and_then(|address| SocketAddr::try_from(address?).ok());
+    match (address, id_behind(socket)) {
+        (Some(address), _) => Peer::Address(address),
+        (None, Some(process)) => Peer::Program(process),
+        (None, None) => Peer::Unknown,
+    }
+}
+
+/// `None` where the process lives in a namespace that this one cannot look into.
+fn id_behind(socket: &OwnedFd) -> Option<u32> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&found) as libc::socklen_t;
+    let (fd, to) = (socket.as_raw_fd(), std::ptr::from_mut(&mut found).cast());
+    // SAFETY: the call writes at most `len` bytes, those of the structure, at the address that it is given.
+    let answer = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
+    u32::try_from(found.pid).ok().filter(|&process| answer == 0 && process > 0)
 }
 
 #[cfg(test)]

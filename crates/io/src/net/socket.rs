@@ -9,7 +9,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -21,12 +21,12 @@ use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind, connect,
-    getpeername, getsockname, listen, socket_with,
+    getsockname, listen, socket_with,
 };
-use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
 
 use crate::net::access::Access;
+use crate::net::networks::Allowed;
 use crate::net::peer::{self, Account};
 use crate::runtime::driver::kind_of;
 
@@ -41,6 +41,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 pub struct Listener {
     pub(crate) fd: Arc<OwnedFd>,
     address: Address,
+    allowed: Option<Arc<Allowed>>,
 }
 
 enum Address {
@@ -63,6 +64,10 @@ impl fmt::Display for Listener {
 }
 
 impl Listener {
+    fn new(fd: OwnedFd, address: Address) -> Self {
+        Self { fd: Arc::new(fd), address, allowed: None }
+    }
+
     /// Listens on a socket file of the given access, such as mode 0600: this user only. Of two that replace the socket of a dead server at
     /// the same moment, one may lose its own: see [`Listener::unix_in_turn`].
     ///
@@ -105,7 +110,7 @@ impl Listener {
         }
         let made = std::fs::symlink_metadata(path).map_err(failed)?;
         let identity = Some((made.dev(), made.ino()));
-        Ok(Self { fd: Arc::new(fd), address: Address::Unix { path: path.into(), identity } })
+        Ok(Self::new(fd, Address::Unix { path: path.into(), identity }))
     }
 
     /// Listens on `host:port`; port 0 takes a free one, see [`Listener::tcp_address`].
@@ -121,7 +126,7 @@ impl Listener {
         let mut last = io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
         for candidate in address.to_socket_addrs().map_err(failed)? {
             match listening_port(candidate) {
-                Ok((fd, bound)) => return Ok(Self { fd: Arc::new(fd), address: Address::Tcp(bound) }),
+                Ok((fd, bound)) => return Ok(Self::new(fd, Address::Tcp(bound))),
                 Err(error) => last = error,
             }
         }
@@ -136,7 +141,7 @@ impl Listener {
             Some(Address::Unix { path, identity: None })
         };
         let address = SocketAddr::try_from(bound.clone()).ok().map(Address::Tcp).or_else(unix)?;
-        Some(Self { fd: Arc::new(fd), address })
+        Some(Self::new(fd, address))
     }
 
     /// The path of a unix socket.
@@ -155,6 +160,12 @@ impl Listener {
         }
     }
 
+    /// Takes only connections of hosts that are `allowed`, where it has a port.
+    pub fn allowing(mut self, allowed: Arc<Allowed>) -> Self {
+        self.allowed = Some(allowed);
+        self
+    }
+
     /// Takes the next waiting connection.
     pub(crate) fn accept(&self) -> io::Result<(OwnedFd, Account)> {
         let (fd, address) = acceptfrom_with(&self.fd, SocketFlags::CLOEXEC)?;
@@ -165,7 +176,11 @@ impl Listener {
         // The kernel names the other end of every TCP connection; one without would count for a host of its own.
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
         let host = address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
-        Ok((fd, Account::at(host)))
+        let account = Account::at(host);
+        match self.allowed.as_ref().is_none_or(|allowed| allowed.admits(account)) {
+            true => Ok((fd, account)),
+            false => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
+        }
     }
 }
 
@@ -178,26 +193,6 @@ impl Drop for Listener {
             tracing::warn!("the socket file {} could not be removed: {error}", path.display());
         }
     }
-}
-
-/// Who connected: of a unix socket the process that did, as the kernel noted it then.
-pub(crate) fn peer_of(socket: &OwnedFd) -> Peer {
-    let address = getpeername(socket).ok().and_then(|address| SocketAddr::try_from(address?).ok());
-    match (address, id_behind(socket)) {
-        (Some(address), _) => Peer::Address(address),
-        (None, Some(process)) => Peer::Program(process),
-        (None, None) => Peer::Unknown,
-    }
-}
-
-/// `None` where the process lives in a namespace that this one cannot look into.
-fn id_behind(socket: &OwnedFd) -> Option<u32> {
-    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of_val(&found) as libc::socklen_t;
-    let (fd, to) = (socket.as_raw_fd(), std::ptr::from_mut(&mut found).cast());
-    // SAFETY: the call writes at most `len` bytes, those of the structure, at the address that it is given.
-    let answer = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
-    u32::try_from(found.pid).ok().filter(|&process| answer == 0 && process > 0)
 }
 
 fn bound_file(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
@@ -282,7 +277,10 @@ fn answers(address: &SocketAddrUnix) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use spillway_core::session::Peer;
+
     use super::*;
+    use crate::net::peer::peer_of;
 
     fn scratch(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("spillway-{}-{name}.sock", std::process::id()))
