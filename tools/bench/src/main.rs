@@ -22,6 +22,7 @@ mod report;
 mod scale;
 mod spill;
 mod streams;
+mod tls;
 mod vhost;
 mod writecache;
 mod zones;
@@ -34,6 +35,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
                                       the kernel's zram (5 rounds)
+cargo xtask bench tls [ROUNDS]        fio over NBD in TLS beside nbdkit (5 rounds)
 cargo xtask bench vhost [ROUNDS [PART]]
                                       vhost-user beside NBD, qemu-storage-daemon and, as root, the
                                       kernel's zram (5 rounds; part: fairness)
@@ -85,6 +87,8 @@ fn run(words: &[&str]) -> Result<()> {
     match words {
         ["nbd"] => nbd::run(5),
         ["nbd", rounds] => nbd::run(rounds.parse()?),
+        ["tls"] => tls::run(5),
+        ["tls", rounds] => tls::run(rounds.parse()?),
         ["vhost"] => vhost::run(5, None),
         ["vhost", rounds] => vhost::run(rounds.parse()?, None),
         ["vhost", rounds, part] => vhost::run(rounds.parse()?, Some(part)),
