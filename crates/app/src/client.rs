@@ -5,6 +5,7 @@ mod connection;
 mod copying;
 mod drain;
 mod image;
+mod listing;
 mod nbd;
 mod program;
 mod qcow2;
@@ -22,7 +23,8 @@ use spillway_export::control::{AttributeRow, ColumnRow, DeviceRow, Operation, Re
 use crate::cli::{GetOptions, LsOptions, SetOptions, StopOptions};
 use crate::exit::{Exit, code_of};
 use crate::runtime_folder::RuntimeFolder;
-use connection::{Connection, QUESTION_PATIENCE, change, is_read, listing, unexpected};
+use connection::{Connection, QUESTION_PATIENCE, change, is_read, unexpected};
+use listing::listing;
 
 pub(crate) use attach::{attach, detach};
 pub(crate) use connection::print;

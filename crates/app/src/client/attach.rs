@@ -15,7 +15,8 @@ use anyhow::{Context, Result};
 use spillway_export::control::Operation;
 use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, backing_file};
 
-use super::connection::{change, no_device, print, row_of};
+use super::connection::{change, print};
+use super::listing::{no_device, row_of};
 use super::program::run;
 use crate::cli::AttachOptions;
 use crate::exit::{Exit, Failure};

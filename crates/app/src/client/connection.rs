@@ -6,59 +6,74 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
 use serde_json::Value as Json;
 use spillway_export::control::message::decode_reply;
-use spillway_export::control::{DeviceRow, Operation, Reply};
+use spillway_export::control::{Operation, Reply};
 use spillway_io::connect_within;
 
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::plain::plain;
-use crate::runtime_folder::{RuntimeFolder, check_name};
+use crate::runtime_folder::RuntimeFolder;
 
 /// Longest reply line in bytes that is believed: of values, and of anything else.
 const VALUES_BYTES_MAX: usize = 64 << 20;
 const REPLY_BYTES_MAX: usize = 4 << 20;
 
-/// How long a listing, and how long any other question, waits for a server that does not answer. A change may take longer, but not its
-/// answer once that has begun.
-const LISTING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a connection may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a question waits for a server that does not answer. A change may take longer, but not its answer once that has begun.
 pub(super) const QUESTION_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to a server's control socket.
 pub(super) struct Connection {
     stream: BufReader<UnixStream>,
+    /// The id of the process that listens on the other side; 0 where it is not seen from here, as from a container.
+    server: u32,
     patience: Option<Duration>,
+    deadline: Option<Instant>,
+    /// The received part of an answer that is not whole yet.
+    received: Vec<u8>,
 }
 
 impl Connection {
     /// Connects to a server of the folder's user, and to no other: what has the name of a socket may be a link to anybody's.
-    fn open(folder: &RuntimeFolder, device: &str) -> Result<Self> {
+    pub(super) fn open(folder: &RuntimeFolder, device: &str) -> Result<Self> {
         let path = folder.control_socket(device);
-        let stream = connect_within(&path, LISTING_PATIENCE)
+        let stream = connect_within(&path, CONNECT_PATIENCE)
             .with_context(|| format!("cannot connect to {}", path.display()))?;
-        let peer = socket_peercred(&stream).context("the other side is not known")?.uid.as_raw();
+        let peer = socket_peercred(&stream).context("the other side is not known")?;
+        let user = peer.uid.as_raw();
         ensure!(
-            peer == folder.user(),
-            "{}: user {peer} answers, not user {}; remove the socket",
+            user == folder.user(),
+            "{}: user {user} answers, not user {}; remove the socket",
             path.display(),
             folder.user()
         );
-        Ok(Self { stream: BufReader::new(stream), patience: None })
+        let server = Pid::as_raw(Some(peer.pid)).unsigned_abs();
+        let (stream, received) = (BufReader::new(stream), Vec::new());
+        Ok(Self { stream, server, patience: None, deadline: None, received })
     }
 
-    /// The server of `device`, or [`Exit::Missing`].
-    pub(super) fn to_device(folder: &RuntimeFolder, device: &str) -> Result<Self> {
-        check_name(device)?;
-        folder.expect_ours()?;
-        Self::open(folder, device).map_err(|error| match is_gone(&error) {
-            true => Failure::new(Exit::Missing, no_device(device, folder)).into(),
-            false => error,
-        })
+    /// The id of the server's process; 0 where it is not known.
+    pub(super) fn server(&self) -> u32 {
+        self.server
     }
 
     /// How long the whole of an answer may take.
     pub(super) fn wait_at_most(&mut self, patience: Duration) {
         self.patience = Some(patience);
+    }
+
+    /// Until when all further answers together may take.
+    pub(super) fn wait_until(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
+    /// Receives and drops the answer to a question that was given up; see [`is_silence`] where it is still not there.
+    pub(super) fn catch_up(&mut self) -> Result<()> {
+        self.answer(VALUES_BYTES_MAX).map(drop)
     }
 
     /// The value of one attribute.
@@ -75,15 +90,19 @@ impl Connection {
         let sent = self.stream.get_mut().write_all(operation.encode().as_bytes());
         sent.context("cannot send the request to the server")?;
         let values = matches!(operation, Operation::Get { .. } | Operation::Attributes { .. });
-        let line = self.line(if values { VALUES_BYTES_MAX } else { REPLY_BYTES_MAX });
-        let line = line.context("cannot read the server's reply")?;
-        ensure!(line.ends_with(b"\n"), "the server ended before it answered");
+        let line = self.answer(if values { VALUES_BYTES_MAX } else { REPLY_BYTES_MAX })?;
         Ok(decode_reply(&line).map_err(Failure::from)?)
+    }
+
+    fn answer(&mut self, bytes_max: usize) -> Result<Vec<u8>> {
+        let line = self.line(bytes_max).context("cannot read the server's reply")?;
+        ensure!(line.ends_with(b"\n"), "the server ended before it answered");
+        Ok(line)
     }
 
     /// Reads a line, or what there is of it.
     fn line(&mut self, bytes_max: usize) -> io::Result<Vec<u8>> {
-        let (mut line, mut deadline) = (Vec::new(), self.patience.map(|patience| Instant::now() + patience));
+        let mut deadline = self.deadline.or_else(|| self.patience.map(|patience| Instant::now() + patience));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -96,56 +115,15 @@ impl Connection {
             };
             let end = bytes.iter().position(|&byte| byte == b'\n');
             let (used, whole) = (end.map_or(bytes.len(), |end| end + 1), end.is_some() || bytes.is_empty());
-            line.extend_from_slice(&bytes[..used]);
+            self.received.extend_from_slice(&bytes[..used]);
             self.stream.consume(used);
             if whole {
-                return Ok(line);
+                return Ok(std::mem::take(&mut self.received));
             }
-            if line.len() > bytes_max {
+            if self.received.len() > bytes_max {
                 return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
             }
             deadline.get_or_insert_with(|| Instant::now() + QUESTION_PATIENCE);
-        }
-    }
-}
-
-/// Whether a failed connect means that no server is there.
-fn is_gone(error: &anyhow::Error) -> bool {
-    let gone = |why: &io::Error| matches!(why.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused);
-    error.downcast_ref().is_some_and(gone)
-}
-
-pub(super) fn no_device(device: &str, folder: &RuntimeFolder) -> String {
-    let running: Vec<_> = listing(folder).unwrap_or_default().into_iter().map(|row| row.name).collect();
-    let there = match &running[..] {
-        [] => "none of your servers is running: start one with spillway ram --size 4G".to_owned(),
-        names => format!("there are: {}", names.join(", ")),
-    };
-    format!("no server has a device {device:?}; {there}")
-}
-
-/// The devices of all servers that are found from `folder`, by name. A socket whose server is gone, and a server that does not answer, are
-/// left out.
-pub(super) fn listing(folder: &RuntimeFolder) -> Result<Vec<DeviceRow>> {
-    let mut rows = Vec::new();
-    for folder in folder.everywhere() {
-        rows.extend(folder.devices()?.iter().filter_map(|name| row_of(folder, name)));
-    }
-    rows.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(rows)
-}
-
-pub(super) fn row_of(folder: &RuntimeFolder, name: &str) -> Option<DeviceRow> {
-    let mut connection = Connection::open(folder, name).ok()?;
-    connection.wait_at_most(LISTING_PATIENCE);
-    match connection.ask(&Operation::List {}) {
-        Ok(Reply::Devices(rows)) => rows.into_iter().find(|row| row.name == name),
-        Ok(_) => None,
-        Err(error) => {
-            if is_silence(&error) {
-                tracing::warn!("device {name} is left out: its server does not answer");
-            }
-            None
         }
     }
 }

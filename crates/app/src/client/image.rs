@@ -21,8 +21,9 @@ use spillway_core::size::human;
 use spillway_export::control::Operation;
 use spillway_io::{end_with_us, lock_file, mutant};
 
-use super::connection::{change, no_device, print, row_of};
+use super::connection::{change, print};
 use super::copying::{RawImage, Source, Stream, Target, copy, copy_stream};
+use super::listing::{no_device, row_of};
 use super::nbd::Nbd;
 use super::program::{finish, said};
 use super::qcow2::Qcow2;

@@ -1,5 +1,6 @@
 //! Clients against a server of a few lines that speaks the protocol on a real socket.
 
+use super::listing::Servers;
 use super::*;
 use crate::exit::{self, Exit};
 use crate::scratch::Scratch;
@@ -179,6 +180,46 @@ fn an_answer_that_trickles_is_not_waited_for_longer_than_one_that_does_not_come(
     connection.wait_at_most(std::time::Duration::from_millis(100));
     let error = connection.ask(&Operation::List {}).unwrap_err();
     assert!(connection::is_silence(&error), "{error:#}");
+}
+
+/// Both sockets are one process's, which answers nothing until it may.
+#[test]
+fn a_server_that_does_not_answer_is_silent_until_it_does() {
+    let scratch = Scratch::new("silent");
+    let folder = RuntimeFolder::at(&scratch.path().join("run"));
+    folder.create().unwrap();
+    let listener = UnixListener::bind(folder.control_socket("ram0")).unwrap();
+    let _other = UnixListener::bind(folder.control_socket("ram1")).unwrap();
+    let (shut, gate) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        let row = |name| {
+            format!(
+                "{{\"name\":\"{name}\",\"stack\":\"zram\",\"disksize\":1,\"read_only\":false,\"clients\":0}}"
+            )
+        };
+        let reply = format!("{{\"v\":2,\"result\":{{\"devices\":[{},{}]}}}}\n", row("ram1"), row("ram0"));
+        for mut stream in listener.incoming().flatten() {
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            gate.recv().unwrap_err();
+            // A client that waits no longer is no failure.
+            let _ = stream.write_all(reply.as_bytes());
+        }
+    });
+    let mut servers = Servers::new(&folder, std::time::Duration::from_millis(20));
+    let (devices, first) = servers.devices().unwrap();
+    assert_eq!(
+        (devices.len(), first.len(), &first[0].devices[..]),
+        (0, 1, &["ram0", "ram1"].map(String::from)[..])
+    );
+    assert_eq!((servers.devices().unwrap().1, first[0].server), (first, std::process::id()));
+    drop(shut);
+    let devices = loop {
+        let (devices, silences) = servers.devices().unwrap();
+        if silences.is_empty() {
+            break devices;
+        }
+    };
+    assert_eq!(devices.into_iter().map(|row| row.name).collect::<Vec<_>>(), ["ram0", "ram1"]);
 }
 
 /// Anybody may make a folder in a temporary folder, and answer in it what a command run by root would believe.
