@@ -25,12 +25,14 @@ pub(crate) mod plan;
 pub(crate) mod server_options;
 mod servers;
 
-use clients::{ATTACH_EXAMPLES, DOCTOR_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES};
+use clients::{
+    ATTACH_EXAMPLES, DOCTOR_EXAMPLES, LS_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES, TOP_EXAMPLES,
+};
 use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
     AttachOptions, DeviceOption, DoctorOptions, GetOptions, ImageFormat, ImageOptions, LoadOptions,
-    LsOptions, ResizeOptions, SaveOptions, SetOptions, StopOptions, WhyOptions,
+    LsOptions, ResizeOptions, SaveOptions, SetOptions, SortColumn, StopOptions, TopOptions, WhyOptions,
 };
 pub(crate) use servers::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
@@ -41,6 +43,7 @@ Examples:
   spillway ram --size 4G                          a compressed RAM disk of 4 GiB
   qemu-img info 'nbd+unix:///ram0?socket=...'     use it; the server prints the URI
   spillway ls                                     what is served, and how well it compresses
+  spillway top                                    what clients do, and what the devices hold, as it changes
   spillway get ram0 mm_stat                       one attribute, as zram shows it
   spillway set ram0 mem_limit 1G                  change an attribute of a running device
   spillway stop ram0                              flush, disconnect clients, end";
@@ -117,7 +120,14 @@ pub(crate) enum Command {
     #[command(after_long_help = crate::cli::config::help())]
     Serve(ServeOptions),
     /// List the devices of all your servers
+    #[command(after_long_help = LS_EXAMPLES)]
     Ls(LsOptions),
+    /// Watch the devices of all your servers: rates, memory, spill files, dirty data and data at risk
+    ///
+    /// On a terminal, the arrows select a device, Enter opens it, ? shows all keys, and q ends. Elsewhere, a table is printed at each look.
+    /// Rates are means since the look before; the first look has none.
+    #[command(after_long_help = TOP_EXAMPLES)]
+    Top(TopOptions),
     /// Show the attributes of a device, or one of them
     Get(GetOptions),
     /// Say what a device has decided by itself in the last minutes, and why
@@ -214,6 +224,10 @@ mod tests {
             "spillway hand-over cache0",
             "spillway serve config.toml --log-format json -vv",
             "spillway ls --json",
+            "spillway ls --watch",
+            "spillway ls --watch 0.5 --json",
+            "spillway top",
+            "spillway top ram0 --interval 2 --sort write --count 3",
             "spillway get ram0",
             "spillway get ram0 mm_stat",
             "spillway set ram0 compact -1",
@@ -248,6 +262,11 @@ mod tests {
             ("spillway disk", "--origin"),
             ("spillway attach ram0 --mkfs ../x", "such as ext4"),
             ("spillway attach ram0 --force", "--mkfs"),
+            ("spillway ls --watch 0", "from 0.1 to 3600"),
+            ("spillway top --interval x", "from 0.1 to 3600"),
+            ("spillway top --interval 3601", "from 0.1 to 3600"),
+            ("spillway top --count 0", "1.."),
+            ("spillway top --sort colour", "[possible values: name, read,"),
             ("spillway stop", "<DEVICE>"),
             ("spillway stop ram0 --all", "cannot be used with"),
             ("spillway cache --origin o", "--cache"),

@@ -1,88 +1,41 @@
-//! The commands that talk to running servers: `ls`, `get`, `set`, `reset`, `resize`, `drain`, `hand-over`, `save`, `load`, `attach`, `detach`, `stop`, `why`.
+//! The commands that talk to running servers: `ls`, `top`, `get`, `why`, `set`, `reset`, `resize`, `drain`, `hand-over`, `save`, `load`, `attach`, `detach`, `stop`.
 
+mod again;
 mod attach;
 mod connection;
 mod copying;
 mod drain;
 mod image;
 mod listing;
+mod ls;
 mod nbd;
 mod program;
 mod qcow2;
 mod resize;
+#[cfg(feature = "top")]
+mod screen;
+mod top;
 mod why;
 
 use std::thread;
 
 use anyhow::{Error, Result};
-use comfy_table::{CellAlignment, Table};
 use serde_json::{Map, Value as Json};
-use spillway_core::size::human;
-use spillway_export::control::{AttributeRow, ColumnRow, DeviceRow, Operation, Reply, Shown};
+use spillway_export::control::{AttributeRow, ColumnRow, Operation, Reply, Shown};
 
-use crate::cli::{GetOptions, LsOptions, SetOptions, StopOptions};
+use crate::cli::{GetOptions, SetOptions, StopOptions};
 use crate::exit::{Exit, code_of};
 use crate::runtime_folder::RuntimeFolder;
 use connection::{Connection, QUESTION_PATIENCE, change, is_read, unexpected};
-use listing::listing;
 
 pub(crate) use attach::{attach, detach};
 pub(crate) use connection::print;
 pub(crate) use drain::{drain, hand_over};
 pub(crate) use image::{load, save};
+pub(crate) use ls::list;
 pub(crate) use resize::resize;
+pub(crate) use top::top;
 pub(crate) use why::why;
-
-/// `spillway ls`.
-pub(crate) fn list(folder: &RuntimeFolder, options: &LsOptions) -> Result<()> {
-    let rows = listing(folder)?;
-    if options.json {
-        return print(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
-    }
-    print(&device_table(&rows, if options.bytes { |bytes| bytes.to_string() } else { human }))
-}
-
-/// Columns in the manner of zramctl; numbers keep to the right.
-fn device_table(rows: &[DeviceRow], size: fn(u64) -> String) -> String {
-    use CellAlignment::{Left, Right};
-    let head = [
-        ("NAME", Left),
-        ("STACK", Left),
-        ("ALGORITHM", Left),
-        ("DISKSIZE", Right),
-        ("DATA", Right),
-        ("COMPR", Right),
-        ("TOTAL", Right),
-        ("RATIO", Right),
-        ("SPILL", Right),
-        ("STREAMS", Right),
-        ("EXPORT", Left),
-    ];
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING).set_header(head.map(|(title, _)| title));
-    table.add_rows(rows.iter().map(|row| device_cells(row, size)));
-    for (column, (_, alignment)) in table.column_iter_mut().zip(head) {
-        column.set_padding((0, 1)).set_cell_alignment(alignment);
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
-}
-
-fn device_cells(row: &DeviceRow, size: fn(u64) -> String) -> [String; 11] {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    [
-        row.name.clone(),
-        row.stack.clone(),
-        or_dash(row.algorithm.clone()),
-        size(row.disksize),
-        or_dash(row.data.map(size)),
-        or_dash(row.compr.map(size)),
-        or_dash(row.total.map(size)),
-        or_dash(row.ratio.map(|ratio| format!("{ratio:.2}"))),
-        or_dash(row.spilled.zip(row.spill_size).map(|(held, of)| format!("{}/{}", size(held), size(of)))),
-        or_dash(row.streams.map(|streams| streams.to_string())),
-        or_dash((!row.exports.is_empty()).then(|| row.exports.join(" "))),
-    ]
-}
 
 /// `spillway get`.
 pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {

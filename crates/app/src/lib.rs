@@ -98,6 +98,7 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
             return serve(options.server.manner(), || ServerPlan::serve(options), &folder);
         }
         Command::Ls(options) => client::list(&folder, &options)?,
+        Command::Top(options) => client::top(&folder, &options)?,
         Command::Get(options) => client::get(&folder.of_device(&options.device), options)?,
         Command::Why(options) => client::why(&folder.of_device(&options.device), &options)?,
         Command::Set(options) => client::set(&folder.of_device(&options.device), options)?,

@@ -60,6 +60,7 @@ mod spill_reader;
 mod standard_streams;
 mod start;
 mod tls;
+mod top;
 mod units;
 mod unmount;
 mod vhost_crate;

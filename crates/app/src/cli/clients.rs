@@ -1,9 +1,22 @@
 //! Options of the commands about running devices and about the host, and their examples.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, ValueEnum, ValueHint};
+use clap::{Args, ValueEnum, ValueHint, value_parser};
 use spillway_core::size;
+
+pub(super) const LS_EXAMPLES: &str = "\
+Examples:
+  spillway ls --watch                    redraw the table each second; q or Ctrl-C ends
+  spillway ls --watch 10 --json          a list of devices each 10 s, one a line";
+
+pub(super) const TOP_EXAMPLES: &str = "\
+Examples:
+  spillway top                           all devices
+  spillway top --sort write              those with the highest write rate first
+  spillway top cache0 --interval 5       the parts of one device, and the flows between them
+  spillway top --count 2 | grep '^ram0'  the figures of ram0 at two looks, of which the second has rates";
 
 pub(super) const RESIZE_EXAMPLES: &str = "\
 Examples:
@@ -44,7 +57,7 @@ pub(crate) struct DoctorOptions {
 }
 
 /// Options of `spillway ls`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct LsOptions {
     /// Print JSON: a list of devices with sizes in bytes
     #[arg(long)]
@@ -53,6 +66,59 @@ pub(crate) struct LsOptions {
     /// Print sizes in bytes
     #[arg(long, short)]
     pub(crate) bytes: bool,
+
+    /// Look again every SECONDS (0.1 to 3600; 1 where absent): redraw the table on a terminal, print it again elsewhere; with --json
+    /// print a list a line
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = seconds)]
+    pub(crate) watch: Option<Duration>,
+}
+
+/// Options of `spillway top`.
+#[derive(Debug, Args)]
+pub(crate) struct TopOptions {
+    /// Name of the device to open, or the only one in the table; all devices where absent
+    pub(crate) device: Option<String>,
+
+    /// Time between two looks, from 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) interval: Duration,
+
+    /// Column to sort by: names from a to z, numbers from the largest
+    #[arg(long, value_enum, value_name = "COLUMN", default_value_t = SortColumn::Name)]
+    pub(crate) sort: SortColumn,
+
+    /// End after so many looks
+    #[arg(long, value_name = "LOOKS", value_parser = value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
+}
+
+/// A column of `spillway top`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortColumn {
+    /// Name of the device
+    Name,
+    /// Bytes read a second
+    Read,
+    /// Bytes written a second
+    Write,
+    /// Read requests a second
+    Reads,
+    /// Write requests a second
+    Writes,
+    /// Connected clients
+    Clients,
+    /// Compression ratio
+    Ratio,
+    /// Memory in use
+    Memory,
+    /// Bytes in the spill file
+    Spill,
+    /// Bytes that are not written back
+    Dirty,
+    /// Bytes that a crash would take
+    Risk,
+    /// What is special: silent, read-only, draining, failed
+    State,
 }
 
 /// Options of `spillway get`.
@@ -219,4 +285,12 @@ fn file_system(text: &str) -> Result<String, String> {
     let plain =
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     if plain { Ok(text.to_owned()) } else { Err("give a type as mkfs has it, such as ext4".to_owned()) }
+}
+
+/// A time between two looks.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "give seconds from 0.1 to 3600, such as 2 or 0.5".to_owned())
 }

@@ -12,8 +12,9 @@ use super::connection::{Connection, is_silence, unexpected};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
 
-/// How long a server may take to answer all that one look asks.
+/// How long a server may take to answer all that one look asks: for a command that looks once, and for one that soon looks again.
 const LISTING_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a further look waits for the answer of a silent server.
 const MOMENT: Duration = Duration::from_millis(1);

@@ -1,9 +1,12 @@
 //! Clients against a server of a few lines that speaks the protocol on a real socket.
 
-use super::listing::Servers;
+use super::listing::{Servers, listing};
+use super::ls::device_table;
 use super::*;
+use crate::cli::LsOptions;
 use crate::exit::{self, Exit};
 use crate::scratch::Scratch;
+use spillway_export::control::DeviceRow;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 
@@ -43,7 +46,7 @@ fn serve(folder: &RuntimeFolder, device: &str, reply: &'static str) {
 fn a_listing_reads_like_zramctl() {
     let plain = DeviceRow { name: "disk0".into(), stack: "file".into(), disksize: 512, ..Default::default() };
     assert_eq!(
-        device_table(&[row("ram0"), plain], human),
+        device_table(&[row("ram0"), plain], &LsOptions::default()),
         "\
 NAME  STACK ALGORITHM DISKSIZE DATA COMPR TOTAL RATIO SPILL STREAMS EXPORT
 ram0  zram  lz4             4G   3M    1M    1M  2.86 5M/1G       2 nbd+unix:///ram0?socket=/run/ram0.sock

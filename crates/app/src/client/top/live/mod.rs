@@ -1,0 +1,45 @@
+//! `spillway top` on a terminal: pages that keys move through.
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `view` | which page is open, and what keys do |
+//! | `pages`, `columns` | the table of devices, and the page of keys; the columns that there is room for |
+//! | `detail`, `grid`, `flows` | the page of a device; its figures; what flows between its parts |
+
+mod columns;
+mod detail;
+mod flows;
+mod grid;
+mod pages;
+mod view;
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::cli::TopOptions;
+use crate::client::screen::{Event, Screen};
+use crate::client::top::looks::Looks;
+use view::View;
+
+/// Looks and shows what was found, until a key ends it.
+pub(super) fn run(looks: &mut Looks, options: &TopOptions) -> Result<()> {
+    let mut screen = Screen::open()?;
+    let mut view = View::new(options);
+    for number in 1.. {
+        let due = Instant::now() + options.interval;
+        view.update(looks.look()?);
+        loop {
+            screen.show(|width, height| view.compose(width, height))?;
+            match screen.wait(due)? {
+                Event::Due => break,
+                Event::Key(key) if !view.press(key) => return Ok(()),
+                Event::Key(_) | Event::Redraw => {}
+            }
+        }
+        if options.count == Some(number) {
+            break;
+        }
+    }
+    Ok(())
+}
