@@ -25,9 +25,7 @@ pub(crate) mod plan;
 pub(crate) mod server_options;
 mod servers;
 
-use clients::{
-    ATTACH_EXAMPLES, DOCTOR_EXAMPLES, LS_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES, TOP_EXAMPLES,
-};
+use clients::{ATTACH_EXAMPLES, DOCTOR_EXAMPLES, LS_EXAMPLES, RESIZE_EXAMPLES, SAVE_EXAMPLES, TOP_EXAMPLES};
 use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{

@@ -66,6 +66,7 @@ fn text(device: &str, all: Vec<(String, Shown)>) -> Result<String> {
     }
     // The latest last, where the eye is.
     decisions.sort_by_key(|(_, decision)| std::cmp::Reverse(decision.age));
+    assert!(decisions.is_sorted_by_key(|(_, decision)| std::cmp::Reverse(decision.age)), "the latest last");
     let mut table = Table::new();
     table
         .load_preset(comfy_table::presets::NOTHING)

@@ -77,6 +77,7 @@ const WIDTH: u16 = 110;
 pub(super) fn table(findings: &[Finding]) -> String {
     let mut text = String::new();
     for group in findings.chunk_by(|one, next| one.path == next.path) {
+        assert!(group.iter().all(|finding| finding.path == group[0].path), "a group is of one path");
         if let Some(path) = &group[0].path {
             write!(text, "\n{path}\n").expect("writing to a string cannot fail");
         }

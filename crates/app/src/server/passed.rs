@@ -25,7 +25,7 @@ impl Passed {
     /// such a name is for NBD. Wrong usage where options name other places, or others may connect who should not.
     pub(crate) fn take(config: &ServerConfig) -> Result<Self> {
         let all = passed().map_err(refused)?;
-        let alone = all.len() == 1;
+        let (alone, count) = (all.len() == 1, all.len());
         let mut found = Self::default();
         for (name, listener) in all {
             let place = match name.as_str() {
@@ -42,6 +42,8 @@ impl Passed {
                 )));
             }
         }
+        let taken = usize::from(found.nbd.is_some()) + usize::from(found.http.is_some());
+        assert_eq!(taken, count, "each socket that is passed has a use");
         found.expect_alone(config)?;
         Ok(found)
     }

@@ -152,6 +152,7 @@ impl Server {
         let protection = self.endpoints.protection();
         shared.iter().try_for_each(|listener| protection.expect_private(listener, config.insecure))?;
         assert_eq!(shared.is_none(), self.builder.own_sockets, "devices that are added have other sockets");
+        assert!(self.devices.all().is_empty(), "devices are started once");
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let all = self.memory.connections_max(protection.connection_bytes());
         let connections_max = (all / endpoints).max(1);

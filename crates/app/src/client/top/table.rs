@@ -106,6 +106,7 @@ pub(super) fn widest(column: SortColumn, rows: &[Figures]) -> usize {
 /// The titles and then the rows, as text. Numbers keep to the right.
 pub(super) fn lines(rows: &[Figures], columns: &[SortColumn]) -> Vec<String> {
     let widths: Vec<_> = columns.iter().map(|&column| widest(column, rows)).collect();
+    assert_eq!(widths.len(), columns.len(), "a width for each column");
     let titles = columns.iter().map(|&column| title(column).to_owned()).collect();
     let cells = rows.iter().map(|row| columns.iter().map(|&column| cell(column, row)).collect());
     let line = |cells: Vec<String>| {
