@@ -35,7 +35,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
                                       the kernel's zram (5 rounds)
-cargo xtask bench tls [ROUNDS]        fio over NBD in TLS beside nbdkit (5 rounds)
+cargo xtask bench tls [ROUNDS]        nbdcopy over NBD in TLS beside nbdkit (5 rounds)
 cargo xtask bench vhost [ROUNDS [PART]]
                                       vhost-user beside NBD, qemu-storage-daemon and, as root, the
                                       kernel's zram (5 rounds; part: fairness)

@@ -1,81 +1,91 @@
-//! fio over NBD in TLS: Spillway beside nbdkit, both of memory, on unix sockets, with certificates made for this run.
+//! nbdcopy over NBD in TLS: Spillway beside nbdkit, both of memory, on unix sockets, with certificates made for this run.
 //!
-//! The client is libnbd with GnuTLS in every run, which takes most of the time; so the processor time of the servers is shown too.
+//! The client is libnbd with GnuTLS, on one connection; fio's engine reads no certificates. The client takes much of the time, so the
+//! processor time of the servers is shown too.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-use crate::fio::{Case, Contender, JOB_BYTES, case, fio, timed};
-use crate::nbd::{Folder, MILLIS, WARM_MILLIS, binary, server, shown};
+use crate::fio::{Contender, server_time};
+use crate::nbd::{Folder, binary, server, shown};
+use crate::pages;
 use crate::report::{Rounds, bounded, drawn_order, median, ratio, table};
 
 const SIZE: u64 = 512 << 20;
 
-const CASES: [Case; 4] = [
-    case("128K reads", "read", 128, 1, 16),
-    case("128K writes", "write", 128, 1, 16),
-    case("4K reads", "randread", 4, 1, 16),
-    case("4K writes", "randwrite", 4, 1, 16),
-];
+/// What is copied, and the least ratio to nbdkit where one is wanted.
+const CASES: [(&str, bool, Option<f64>); 2] = [("128K reads", false, Some(0.9)), ("128K writes", true, None)];
 
-/// Least ratios to nbdkit; 0 where none is wanted.
-const WANTED: [f64; CASES.len()] = [0.9, 0.0, 0.0, 0.0];
+/// A server, and its address.
+struct Server {
+    contender: Contender,
+    uri: String,
+}
 
 pub(crate) fn run(count: usize) -> Result<()> {
     let rounds = Rounds::new(count, "tls");
     let folder = Folder::new()?;
-    let contenders = start(&folder.0)?;
-    let fill = case("fill", "write", 128, 2, 16);
-    for contender in &contenders {
-        fio(contender, &fill, &format!("--io_size={JOB_BYTES}"))?;
-    }
+    let content = folder.0.join("content");
+    fs::write(&content, pages::half(SIZE as usize).bytes)?;
+    let servers = start(&folder.0)?;
     let figures = rounds.measure(|round| {
         eprintln!("round {round} of {count}");
-        one_round(&contenders, round)
+        one_round(&servers, &content, round)
     })?;
-    show(&contenders, &figures, rounds);
+    show(&figures, rounds);
     Ok(())
 }
 
-/// Requests a second of each contender in every case, then its server's microseconds for each 4 KiB, in a drawn order.
-fn one_round(contenders: &[Contender], round: usize) -> Result<Vec<f64>> {
-    let count = contenders.len() * CASES.len();
+/// MiB a second of each server in every case, then its microseconds for each 4 KiB, in a drawn order but that it is filled first.
+fn one_round(servers: &[Server], content: &Path, round: usize) -> Result<Vec<f64>> {
+    let count = servers.len() * CASES.len();
     let mut figures = vec![f64::NAN; 2 * count];
-    let millis = if round == 0 { WARM_MILLIS } else { MILLIS };
-    for turn in drawn_order(count, round) {
-        let (contender, case) = (&contenders[turn / CASES.len()], &CASES[turn % CASES.len()]);
-        let done = timed(contender, case, millis)?;
-        let time = done.server.context("each contender is a server")?;
-        figures[turn] = done.requests * 1e3 / millis as f64;
-        figures[count + turn] = time.as_secs_f64() * 1e6 / (done.requests * case.kib as f64 / 4.0);
+    for turn in drawn_order(servers.len(), round) {
+        for case in [1, 0] {
+            let at = turn * CASES.len() + case;
+            (figures[at], figures[count + at]) = copied(&servers[turn], CASES[case].1, content)?;
+        }
     }
     Ok(figures)
 }
 
-fn show(contenders: &[Contender], figures: &[Vec<f64>], rounds: Rounds) {
-    let of: Vec<&[Vec<f64>]> = figures.chunks(CASES.len()).collect();
-    let (rates, micros) = of.split_at(contenders.len());
-    let rows = (0..CASES.len()).map(|case| {
-        let thousands = rates.iter().map(|rates| shown(median(&rates[case]) / 1e3, 1));
-        let ratio = ratio(&rates[0][case], &rates[1][case]);
-        let wanted = Some(WANTED[case]).filter(|wanted| *wanted > 0.0);
-        let times = micros.iter().map(|micros| shown(median(&micros[case]), 2));
-        let cells = thousands.chain([bounded(ratio, wanted)]).chain(times);
-        [CASES[case].name.to_owned()].into_iter().chain(cells).collect::<Vec<_>>()
-    });
-    let head = ["", "ours", "nbdkit memory", "ratio", "us for each 4 KiB, ours", "nbdkit"];
-    let title = format!(
-        "fio over NBD in TLS, depth 16, runs of {:.1} s, thousand requests a second",
-        MILLIS as f64 / 1e3
-    );
-    table(&rounds.title(&title), &head, &rows.collect::<Vec<_>>());
+fn copied(server: &Server, writes: bool, content: &Path) -> Result<(f64, f64)> {
+    let content = content.to_string_lossy();
+    let [from, to] = if writes { [&content[..], &server.uri] } else { [&server.uri, "null:"] };
+    let time = || server_time(&server.contender)?.context("it is a server");
+    let (before, start) = (time()?, Instant::now());
+    let mut command = Command::new("nbdcopy");
+    command.args(["--connections=1", "--requests=16", "--request-size=131072", "--no-extents", from, to]);
+    ensure!(command.status().context("nbdcopy cannot be started")?.success(), "nbdcopy {from} {to} failed");
+    let (took, spent) = (start.elapsed().as_secs_f64(), time()? - before);
+    Ok(((SIZE >> 20) as f64 / took, spent.as_secs_f64() * 1e6 / (SIZE >> 12) as f64))
 }
 
-fn start(folder: &Path) -> Result<Vec<Contender>> {
+fn show(figures: &[Vec<f64>], rounds: Rounds) {
+    let of: Vec<&[Vec<f64>]> = figures.chunks(CASES.len()).collect();
+    let [ours, nbdkit, our_time, its_time] = of[..] else { unreachable!("two servers, two figures of each") };
+    let rows = CASES.iter().enumerate().map(|(case, (name, _, wanted))| {
+        vec![
+            (*name).to_owned(),
+            shown(median(&ours[case]), 0),
+            shown(median(&nbdkit[case]), 0),
+            bounded(ratio(&ours[case], &nbdkit[case]), *wanted),
+            shown(median(&our_time[case]), 2),
+            shown(median(&its_time[case]), 2),
+        ]
+    });
+    let head = ["", "ours, MiB/s", "nbdkit memory", "ratio", "us for each 4 KiB, ours", "nbdkit"];
+    let title = "nbdcopy over NBD in TLS, one connection, 16 requests of 128K in flight";
+    table(&rounds.title(title), &head, &rows.collect::<Vec<_>>());
+}
+
+fn start(folder: &Path) -> Result<[Server; 2]> {
     let certificates = folder.join("certificates");
     fs::create_dir(&certificates)?;
     sign(&certificates)?;
@@ -95,14 +105,16 @@ fn start(folder: &Path) -> Result<Vec<Contender>> {
     ];
     let tls = format!("--tls-certificates={place}");
     let nbdkit = ["nbdkit", "-f", "-U", "SOCKET", "--tls=require", &tls, "memory", &size];
-    let mut all =
-        vec![server("spillway", folder, "lz4", &ours)?, server("nbdkit memory", folder, "", &nbdkit)?];
-    for word in
-        all.iter_mut().flat_map(|contender| &mut contender.target).filter(|word| word.starts_with("--uri="))
-    {
-        *word = format!("{}&tls-certificates={place}", word.replace("nbd+unix:", "nbds+unix:"));
-    }
-    Ok(all)
+    let in_tls = |contender: Contender| {
+        let uri =
+            contender.target.iter().find_map(|word| word.strip_prefix("--uri=nbd")).context("its address")?;
+        let uri = format!("nbds{uri}&tls-certificates={place}");
+        Ok::<_, anyhow::Error>(Server { contender, uri })
+    };
+    Ok([
+        in_tls(server("spillway", folder, "lz4", &ours)?)?,
+        in_tls(server("nbdkit memory", folder, "", &nbdkit)?)?,
+    ])
 }
 
 /// Puts an authority, and what it has signed for a server and a client, into `folder`.
