@@ -4,6 +4,7 @@
 //! process ends. A thread from here has all that it needs before it counts as made. It has no such stack: an overflow of its own is a plain SIGSEGV.
 
 use std::future::Future;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -25,9 +26,9 @@ pub(crate) fn spawn(call: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 fn spawn_with_stack(stack_bytes: usize, call: Call) -> io::Result<()> {
     let attributes = Attributes::detached(stack_bytes)?;
-    let (mut id, call) = (0, Box::into_raw(Box::new(call)));
-    // SAFETY: the attributes are initialised, and the thread gets the call for its own.
-    let refused = unsafe { libc::pthread_create(&mut id, &attributes.0, thread_main, call.cast()) };
+    let (mut id, call) = (MaybeUninit::uninit(), Box::into_raw(Box::new(call)));
+    // SAFETY: the attributes are initialised, there is room for an id, and the thread gets the call for its own.
+    let refused = unsafe { libc::pthread_create(id.as_mut_ptr(), &attributes.0, thread_main, call.cast()) };
     if refused != 0 {
         // SAFETY: no thread was made, so the call is still ours.
         drop(unsafe { Box::from_raw(call) });

@@ -253,9 +253,11 @@ fn scheduling() -> io::Result<libc::sched_attr> {
 /// The calling thread no longer interrupts another one when it wakes (`SCHED_BATCH`). Its share of a processor stays: a lower one could not be
 /// raised without privileges once a request waits.
 fn stand_back() {
-    let ordinary = libc::sched_param { sched_priority: 0 };
+    // The kernel's sched_param is one number. musl's function of this name makes no call.
+    let ordinary: libc::c_int = 0;
     // SAFETY: the call reads the parameter, which lives until it returns, and changes the calling thread only.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &ordinary) } != 0 {
+    if unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_BATCH, &raw const ordinary) } != 0
+    {
         tracing::debug!("a compute thread stays an ordinary one: {}", io::Error::last_os_error());
     }
 }
