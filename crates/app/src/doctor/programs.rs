@@ -76,8 +76,10 @@ pub(super) fn librbd(loaded: &Result<(), Error>) -> Finding {
     match loaded {
         Ok(()) => Finding::ok("librbd", "can be loaded"),
         Err(error) => {
-            let remedy = "Only for origins rbd:POOL/IMAGE: apt-get install librbd1 (Ceph 14 or later).";
-            Finding::note("librbd", error.message().trim_start_matches("rbd: "), remedy)
+            let (found, remedy) =
+                error.message().rsplit_once(": ").unwrap_or((error.message(), "install librbd1"));
+            let remedy = format!("Only for origins rbd:POOL/IMAGE, with Ceph 14 or later: {remedy}.");
+            Finding::note("librbd", found.trim_start_matches("rbd: "), remedy)
         }
     }
 }
@@ -111,7 +113,8 @@ mod tests {
         let error =
             Error::new(Kind::NotFound, "rbd: needs librbd.so.1, which cannot be loaded: install librbd1");
         let finding = librbd(&Err(error));
-        assert_eq!(finding.found, "needs librbd.so.1, which cannot be loaded: install librbd1");
+        assert_eq!(finding.found, "needs librbd.so.1, which cannot be loaded");
+        assert!(finding.remedy.expect("a note").ends_with(": install librbd1."));
         assert_eq!(librbd(&Ok(())).status, Status::Ok);
     }
 }

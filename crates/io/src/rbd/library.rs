@@ -160,7 +160,10 @@ functions! {
     }
 }
 
-/// Loads the libraries, as the first image would. [`Kind::NotFound`] names the package that is missing.
+/// Whether this program is linked statically: then it can load no library.
+const IS_STATIC: bool = cfg!(target_feature = "crt-static");
+
+/// Loads the libraries, as the first image would. [`Kind::NotFound`] names the package that is missing, after the last colon of its text.
 pub fn load() -> Result<(), Error> {
     Library::get().map(drop)
 }
@@ -188,10 +191,7 @@ fn symbol((file, package): (&CStr, &str), name: &str) -> Result<*mut c_void, Str
     // SAFETY: the name ends with a zero. What runs when the library is loaded is the system's own code.
     let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if library.is_null() {
-        return Err(format!(
-            "rbd: needs {}, which cannot be loaded: install {package}",
-            file.to_string_lossy()
-        ));
+        return Err(absence(&file.to_string_lossy(), package, IS_STATIC));
     }
     assert!(name.starts_with("rbd_") || name.starts_with("rados_"), "{name} is no function of Ceph");
     let text = CString::new(name).expect("a name of a function has no zero");
@@ -201,4 +201,30 @@ fn symbol((file, package): (&CStr, &str), name: &str) -> Result<*mut c_void, Str
         return Err(format!("rbd: {} has no {name}: install a newer {package}", file.to_string_lossy()));
     }
     Ok(symbol)
+}
+
+/// Why a library is not there, and the remedy.
+fn absence(file: &str, package: &str, is_static: bool) -> String {
+    if is_static {
+        format!(
+            "rbd: needs {file}, which a statically linked spillway cannot load: use a dynamically linked one, such as that of the Debian package"
+        )
+    } else {
+        format!("rbd: needs {file}, which cannot be loaded: install {package}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_is_a_package_unless_no_library_can_be_loaded() {
+        assert!(absence("librbd.so.1", "librbd1", false).ends_with(": install librbd1"));
+        let words = absence("librbd.so.1", "librbd1", true);
+        assert!(
+            words.contains("librbd.so.1, which a statically linked") && !words.contains("install"),
+            "{words}"
+        );
+    }
 }
