@@ -52,6 +52,11 @@ pub fn server_options() -> &'static [Spec] {
     ServerConfig::specs()
 }
 
+/// The definition of the command line, for the man pages.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Does what the command line says; the result is the process's exit code.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
