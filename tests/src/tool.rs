@@ -15,6 +15,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("chromium", "chromium"),
     ("systemd-analyze", "systemd"),
+    ("dpkg", "dpkg"),
     ("fio", "fio"),
     ("/usr/sbin/mke2fs", "e2fsprogs"),
     ("/usr/sbin/mkswap", "util-linux"),

@@ -35,6 +35,7 @@ mod nbd_origin;
 mod nbd_outage;
 mod origin_fsck;
 mod other_users;
+mod package;
 mod page_cache;
 mod passed;
 mod peers;

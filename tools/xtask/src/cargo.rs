@@ -22,6 +22,15 @@ pub(crate) fn succeed(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs `command` and returns what it printed; anything but success is an error that shows the command.
+pub(crate) fn printed(command: &mut Command) -> Result<String> {
+    let shown = shown(command);
+    let output = command.output().with_context(|| format!("cannot start {shown}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{shown} ended with {}: {}", output.status, said.trim());
+    String::from_utf8(output.stdout).with_context(|| format!("{shown} printed no text"))
+}
+
 /// The command as a person would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());

@@ -1,4 +1,5 @@
-//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile`, `kernel`, `guest` and `bench`.
+//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile`, `kernel`, `guest`, `bench` and
+//! `package`.
 //!
 //! Promises: every failure names the step or the file, line and rule, and ends with a non-zero exit status. Needs cargo,
 //! git and a checkout; everything is run from the root of the workspace, wherever the caller stands.
@@ -6,6 +7,7 @@
 
 mod cargo;
 mod fuzz;
+mod package;
 mod seed;
 mod steps;
 mod tidy;
@@ -59,6 +61,8 @@ enum Errand {
     Guest(Words),
     /// Run the benchmarks, in a release build
     Bench(Words),
+    /// Make a Debian package, or an archive with a static program, in target/package
+    Package(package::Options),
 }
 
 /// Arguments of the program behind an errand; --help shows its options.
@@ -106,6 +110,7 @@ fn run(errand: Errand) -> Result<()> {
             cargo::guest(&root, &words.strs())
         }
         Errand::Bench(words) => cargo::bench(&root, &words.strs()),
+        Errand::Package(options) => package::make(&root, &options),
     }
 }
 

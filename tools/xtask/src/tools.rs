@@ -39,6 +39,10 @@ pub(crate) const TESTS: &[Need] = &[
     Need { package: "util-linux", probe: &["/usr/sbin/mkswap", "--version"] },
     Need { package: "systemd", probe: &["systemd-analyze", "--version"] },
     Need { package: "procps", probe: &["kill", "-V"] },
+    // For the packages that users install.
+    Need { package: "dpkg", probe: &["dpkg-deb", "--version"] },
+    Need { package: "binutils", probe: &["strip", "--version"] },
+    Need { package: "groff-base", probe: &["groff", "--version"] },
     // A cluster of their own. librbd1 comes with ceph-common.
     Need { package: "ceph-mon", probe: &["ceph-mon", "--version"] },
     Need { package: "ceph-osd", probe: &["ceph-osd", "--version"] },
@@ -58,6 +62,17 @@ pub(crate) const KERNEL: &[Need] = &[
     // The kernel is a package that is downloaded and not installed.
     Need { package: "apt", probe: &["apt-get", "--version"] },
 ];
+
+/// For packages.
+pub(crate) const PACKAGE: &[Need] = &[
+    Need { package: "dpkg", probe: &["dpkg-deb", "--version"] },
+    Need { package: "binutils", probe: &["strip", "--version"] },
+    Need { package: "gzip", probe: &["gzip", "--version"] },
+    Need { package: "git", probe: &["git", "--version"] },
+];
+
+/// For the build of a static program.
+pub(crate) const MUSL: &[Need] = &[Need { package: "musl-tools", probe: &["musl-gcc", "--version"] }];
 
 /// How this user may install packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +101,8 @@ fn missing(needs: &[Need], works: impl Fn(&[&str]) -> bool) -> Vec<&'static str>
     needs.iter().filter(|need| !works(need.probe)).map(|need| need.package).collect()
 }
 
-fn works(words: &[&str]) -> bool {
+/// Whether a command can be started and succeeds.
+pub(crate) fn works(words: &[&str]) -> bool {
     let mut command = Command::new(words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
