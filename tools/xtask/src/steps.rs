@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{check_simulator, command, succeed, threads};
+use crate::cargo::{check_simulator, command, forget_package, succeed, threads};
 use crate::{fuzz, seed, tidy, tools};
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
@@ -64,7 +64,7 @@ fn tests(root: &Path) -> Result<()> {
     let seed = seed::of_this_run(root, "test")?;
     // What ignores hangups, such as nohup, hands that on; servers that ignore them are a test of their own.
     let mut tests = Command::new("env");
-    tests.arg("--default-signal=HUP").arg(command(root).get_program()).current_dir(root);
+    forget_package(&mut tests).arg("--default-signal=HUP").arg(command(root).get_program()).current_dir(root);
     tests
         .args(["test", "--workspace", "--no-fail-fast"])
         .stdin(Stdio::null())
