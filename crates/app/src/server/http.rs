@@ -25,17 +25,18 @@ pub(crate) fn listen(
     config: &ServerConfig,
     passed: Option<Listener>,
 ) -> Result<Option<(Listener, Rights)>> {
+    if passed.is_none() && config.http.is_none() {
+        if config.http_token_file.is_some() {
+            bail!(Failure::usage("http_token_file is for clients over HTTP: give http too"));
+        }
+        return Ok(None);
+    }
+    let token = config.http_token_file.as_deref().map(token).transpose()?;
     let named = |place: &String| match place.strip_prefix("unix:") {
         Some(path) => listening::private(folder, Path::new(path)),
         None => Listener::tcp(place).map_err(refused).context("http"),
     };
-    let token = config.http_token_file.as_deref().map(token).transpose()?;
-    let Some(listener) = passed.map(Ok).or_else(|| config.http.as_ref().map(named)).transpose()? else {
-        if token.is_some() {
-            bail!(Failure::usage("http_token_file is for clients over HTTP: give http too"));
-        }
-        return Ok(None);
-    };
+    let listener = passed.map_or_else(|| named(config.http.as_ref().expect("it names a place")), Ok)?;
     let rights = match (token, listener.tcp_address()) {
         (Some(token), _) => Rights::Token(token),
         (None, None) => Rights::All,

@@ -42,17 +42,20 @@ fn counted(process: Option<String>, count: Option<String>) -> Result<usize, Erro
     number.ok_or_else(|| Error::invalid(format!("{COUNT} is {count:?}: 0 to {SOCKETS_MAX} are allowed")))
 }
 
-/// Takes them, with their names; an unnamed one is called as its manager would: `unknown`. To be called once.
+/// Takes them, with their names; an unnamed one is called as its manager would: `unknown`. To be called once where there are any.
 ///
 /// [`Kind::Invalid`] for a socket that [`Listener`] cannot be; [`Kind::NotFound`] where a descriptor is not there.
 pub fn passed() -> Result<Vec<(String, Listener)>, Error> {
     let count = passed_count()?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
     assert!(!TAKEN.swap(true, Ordering::Relaxed), "sockets are taken once");
     let names = std::env::var(NAMES).unwrap_or_default();
-    let names: Vec<&str> = names.split(':').filter(|name| !name.is_empty()).collect();
+    let names: Vec<&str> = names.split(':').collect();
     let all = (FIRST..).take(count).enumerate();
     all.map(|(index, number)| {
-        let name = names.get(index).copied().unwrap_or("unknown").to_owned();
+        let name = names.get(index).copied().filter(|name| !name.is_empty()).unwrap_or("unknown").to_owned();
         let about =
             |error: &Error| Error::new(error.kind, format!("socket {name} of the service manager: {error}"));
         let made = taken(number).and_then(listener).map_err(|error| about(&error))?;
