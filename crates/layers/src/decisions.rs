@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::Mutex;
+use spillway_core::sync::Unseen;
 use spillway_core::{Column, Env, Spec, Type, Unit, Value};
 
 /// Entries kept, the latest.
@@ -52,14 +52,14 @@ struct Entry {
 /// The record of one layer.
 pub(crate) struct Decisions {
     env: Arc<dyn Env>,
-    /// The latest last.
-    entries: Mutex<VecDeque<Entry>>,
+    /// The latest last. Nothing waits for it, so the checker of threads need not see its lock.
+    entries: Unseen<VecDeque<Entry>>,
 }
 
 impl Decisions {
     /// Without entries.
     pub(crate) fn new(env: Arc<dyn Env>) -> Self {
-        Self { env, entries: Mutex::default() }
+        Self { env, entries: Unseen::new(VecDeque::new()) }
     }
 
     /// What the attribute `decisions` is.
