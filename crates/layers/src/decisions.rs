@@ -89,33 +89,27 @@ impl Decisions {
         if cfg!(feature = "shuttle") {
             return;
         }
-        let now = self.env.coarse_now();
-        if self.add(decision, bytes, waited, now, None) {
+        if self.add(decision, bytes, waited, None) {
             return;
         }
         // Worded with nothing locked.
         let figures = figures();
-        let added = self.add(decision, bytes, waited, now, Some(figures));
+        let added = self.add(decision, bytes, waited, Some(figures));
         assert!(added, "a decision with its figures is noted");
     }
 
     /// Adds to the entry of this decision, or another one; false where that needs its figures.
-    fn add(
-        &self,
-        decision: Decision,
-        bytes: u64,
-        waited: Duration,
-        now: Duration,
-        figures: Option<String>,
-    ) -> bool {
+    fn add(&self, decision: Decision, bytes: u64, waited: Duration, figures: Option<String>) -> bool {
         let mut entries = self.entries.lock();
+        // Read under the lock: another thread may have noted something at a later time than one that was read before.
+        let now = self.env.coarse_now();
         let under_way = |entry: &&mut Entry| {
             entry.decision == decision && now < entry.last + PAUSE && now < entry.first + LASTS
         };
         let entry = entries.iter_mut().rev().find(under_way);
         match (entry, figures) {
             (Some(entry), figures) if figures.is_some() || now < entry.worded + WORDS_EVERY => {
-                assert!(entry.first <= now, "time does not go back");
+                assert!(entry.times > 0, "an entry has been made");
                 entry.last = entry.last.max(now);
                 entry.times += 1;
                 entry.bytes += bytes;

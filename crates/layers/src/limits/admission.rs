@@ -237,8 +237,7 @@ impl Core {
             exposure.admitted() + self.acknowledged(&exposure)
         };
         if self.settings.at_risk_bytes_max.get().is_some_and(|max| at_risk > max / 2) {
-            self.decisions.note(Decision("flush", "half of at_risk_bytes_max"), at_risk, || self.state());
-            self.flush_in_background();
+            self.flush_by("half of at_risk_bytes_max", at_risk);
         }
         self.watch();
     }
@@ -306,11 +305,21 @@ impl Core {
         reply
     }
 
-    fn flush_in_background(self: &Arc<Self>) {
-        if self.flusher.queue() {
+    /// Flushes what is at risk because a limit says so, unless a flush is due anyway.
+    fn flush_by(self: &Arc<Self>, rule: &'static str, at_risk: u64) {
+        if self.flush_in_background() {
+            self.decisions.note(Decision("flush", rule), at_risk, || self.state());
+        }
+    }
+
+    /// Whether that has begun a flush; otherwise one is under way, or due behind it.
+    fn flush_in_background(self: &Arc<Self>) -> bool {
+        let begins = self.flusher.queue();
+        if begins {
             let core = self.clone();
             self.env.spawn(Place::Background, task(move || run_flusher(core)));
         }
+        begins
     }
 
     /// Has ages looked at for as long as something is exposed; it has just become so.
@@ -330,9 +339,7 @@ impl Core {
         let age = self.exposure.lock().age(self.env.now());
         let (Some(age), Some(max)) = (age, self.settings.seconds()) else { return false };
         if age >= max / 2 {
-            self.decisions
-                .note(Decision("flush", "half of at_risk_seconds_max"), self.bytes(), || self.state());
-            self.flush_in_background();
+            self.flush_by("half of at_risk_seconds_max", self.bytes());
         }
         if age > max {
             self.alarm();
