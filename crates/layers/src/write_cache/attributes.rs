@@ -136,6 +136,15 @@ static ROWS: &[Attribute<WriteCache>] = &[
         (core.counts.get(Count::WrittenBack), core.counts.get(Count::WritebackIos))
     }),
     mean!(
+        "write_amplification",
+        None,
+        "Blocks written to the origin for each block written here; below 1 where writes replaced others in the cache",
+        |core| {
+            let to_origin = core.counts.get(Count::WrittenBack) + core.counts.get(Count::Bypassed);
+            (to_origin, core.counts.get(Count::Writes))
+        }
+    ),
+    mean!(
         "ios_per_write",
         Requests,
         "Mean number of I/Os for a write to the cache; 1 if free blocks are contiguous",

@@ -285,6 +285,23 @@ fn the_status_line_has_the_kernels_fields() {
 }
 
 #[test]
+fn what_replaces_others_in_the_cache_reaches_the_origin_once() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    (0..4).for_each(|content| house.write(&cache, 9, content, 2));
+    assert_eq!(show(&cache, "write_amplification"), "0");
+    set(&cache, "drain", "1").unwrap();
+    house.wait_for("the end", || show(&cache, "drain_state") == "complete");
+    assert_eq!(show(&cache, "write_amplification"), "0.25");
+    house.write(&cache, 20, 1, 2);
+    assert_eq!(
+        show(&cache, "write_amplification"),
+        "0.40",
+        "what goes around the cache is written to the origin too"
+    );
+}
+
+#[test]
 fn a_stop_writes_everything_back_where_that_was_asked_for() {
     let house = House::new(1 << 20, 1 << 20);
     let cache = house.open(&config()).unwrap();

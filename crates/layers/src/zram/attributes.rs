@@ -247,6 +247,17 @@ static ROWS: &[Attribute<Zram>] = &[
         "Written to the spill file, summaries and cleaning included",
         BytesWritten
     ),
+    Attribute::read(
+        Spec::mean(
+            "write_amplification",
+            Unit::None,
+            "Bytes written to the spill file for each byte that clients wrote",
+        ),
+        |zram: &Zram| {
+            let spilled = zram.core.backing.get().map_or(0, |backing| backing.store.count(spill::Count::BytesWritten));
+            Value::mean(spilled, zram.core.counted(Count::PagesWritten) * PAGE as u64)
+        },
+    ),
     of_spill_file!(
         "spill_write_errors",
         Requests,

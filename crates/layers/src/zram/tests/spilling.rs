@@ -26,6 +26,8 @@ fn what_was_written_back_reads_as_it_was_and_its_memory_is_free() {
         // Segments of 64 KiB, and batches of a quarter of that: much of it is summaries and pads.
         let written = device.number("spill_written_bytes");
         assert!(written < bytes + bytes / 2, "{written} bytes written for {bytes}");
+        let share = device.show("write_amplification").parse::<f64>().unwrap();
+        assert!((share - written as f64 / f64::from(600 << 12)).abs() < 0.01, "{share}");
         device.check(0..600, 1);
         // A run of pages, some of which are in memory, some nowhere.
         device.fill(100..103, 2);
