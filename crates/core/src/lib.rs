@@ -16,7 +16,7 @@
 //! | [`shutdown`], [`suspend`] | how tasks end; how a part ends, where that takes more than being dropped |
 //! | [`grow`], [`at_risk`] | how a part becomes larger; what a crash would take |
 //! | [`session`], [`exchange`], [`shared_memory`] | a conversation on a byte stream, without the stream; one in whole messages; queues in memory that is shared |
-//! | [`stats`], [`sync`] | counters summed when read; the only door to locks |
+//! | [`stats`], [`latency`], [`sync`] | counters summed when read; how long requests take; the only door to locks |
 //! | [`work`] | how much a task does before others get their turn |
 //! | [`mod@error`] | what can go wrong in operation, as values |
 //! | [`random`] | numbers that follow from a seed |
@@ -29,6 +29,7 @@ mod control;
 pub mod env;
 pub mod error;
 pub mod job;
+pub mod latency;
 mod memory;
 #[cfg(feature = "shuttle")]
 pub mod models;
@@ -59,6 +60,7 @@ pub use control::{attribute, stats};
 pub use env::{Env, LocalFuture, Place, Region, Regions, Task, task};
 pub use error::{Error, Kind};
 pub use job::{Job, Report};
+pub use latency::{Latencies, Latency, Sampler};
 pub use memory::budget::{Budget, Charge};
 pub use memory::buffer::{IoBuf, Workspace};
 pub use memory::reclaim::{Attempt, Attempts, Reclaimer};

@@ -13,9 +13,8 @@ use std::task::Waker;
 
 use spillway_core::session::Peer;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, WaitList};
-use spillway_core::{Aligned, Env, Error, Geometry, Kind, Phase, Shutdown};
+use spillway_core::{Aligned, Env, Error, Geometry, Kind, Latencies, Latency, Phase, Shutdown};
 
-use crate::latency::{Latencies, Latency};
 use crate::statistics::{Counts, Statistics};
 
 /// Longest name or description in bytes, as in the NBD protocol.

@@ -8,7 +8,6 @@
 //! | `ending` | how one conversation ends once nothing is pending |
 //! | `pipeline` | admission, back-pressure and pending requests of a conversation |
 //! | `pending` | answers that are still to come, and which of them have news |
-//! | `latency` | how long devices take, by a sample |
 //! | `fields` | numbers in messages of programs on this machine |
 //! | `statistics` | what clients did |
 #![forbid(unsafe_code)]
@@ -26,7 +25,6 @@ mod covered;
 mod ending;
 mod export;
 mod fields;
-mod latency;
 mod pending;
 mod pipeline;
 mod statistics;
@@ -34,5 +32,4 @@ mod statistics;
 mod test_device;
 
 pub use export::{Export, Exports, Reserved};
-pub use latency::Latency;
 pub use statistics::Statistics;

@@ -17,10 +17,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use spillway_core::{Aligned, Answer, IoBuf, LocalFuture, Reply, Request, Submission, buffer, mutant, work};
+use spillway_core::{
+    Aligned, Answer, IoBuf, LocalFuture, Reply, Request, Sampler, Submission, buffer, mutant, work,
+};
 
 use crate::export::Export;
-use crate::latency::Sampler;
 use crate::pending::{PENDING_MAX, Pending};
 
 /// Bytes of a buffer, or of unsent replies, that a conversation gets in any case.

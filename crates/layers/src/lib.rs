@@ -14,6 +14,7 @@ pub mod memory;
 pub mod null;
 pub mod options;
 pub mod page_cache;
+pub mod passed;
 pub mod rate;
 mod signatures;
 mod sizes;

@@ -18,6 +18,7 @@ use spillway_core::{
 use crate::about;
 use crate::limits::{self, Limits};
 use crate::options::Options;
+use crate::passed::Passed;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
 use crate::{delay, fault, file, memory, null, page_cache, rate, trace, volatile, write_cache, zram};
 
@@ -150,6 +151,8 @@ pub struct Part {
     pub suspend: Option<Arc<dyn Suspend>>,
     /// Its growing, where its size is not that of the part below.
     pub grow: Option<Arc<dyn Grow>>,
+    /// What passes to it from a layer above it, if there is one.
+    pub passed: Option<Arc<Passed>>,
 }
 
 impl Part {
@@ -206,7 +209,9 @@ impl Stack {
         around: &Surroundings,
     ) -> Result<(), Error> {
         for (index, layer) in config.layers.iter().enumerate() {
-            let opened = layer.open(self.device.clone(), around).await;
+            let below = Arc::new(Passed::new(self.device.clone(), around.env.clone()));
+            let opened = layer.open(below.clone(), around).await;
+            self.parts[0].passed = Some(below);
             self.put(layer.kind(), opened.map_err(|error| about(&name(index + 1), &error))?);
         }
         number(&mut self.parts);
@@ -235,7 +240,7 @@ impl Stack {
     fn put(&mut self, kind: &'static str, opened: OpenDevice) {
         let OpenDevice { device, attributes, suspend, grow, at_risk, notes } = opened;
         self.device = device;
-        self.parts.insert(0, Part { kind, name: kind.to_owned(), attributes, suspend, grow });
+        self.parts.insert(0, Part { kind, name: kind.to_owned(), attributes, suspend, grow, passed: None });
         self.notes.extend(notes);
         self.at_risk.extend(at_risk);
     }
@@ -249,7 +254,7 @@ impl Stack {
         }
         let attributes = Arc::new(limits::attributes(limits));
         let name = LIMITS.to_owned();
-        self.parts.push(Part { kind: LIMITS, name, attributes, suspend: None, grow: None });
+        self.parts.push(Part { kind: LIMITS, name, attributes, suspend: None, grow: None, passed: None });
         Ok(())
     }
 

@@ -148,6 +148,39 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
     let _: Json = serde_json::from_str(&document("grafana.json")).expect("JSON");
 }
 
+/// The cache reads from the file and writes to it at once: each passes what its client asks for.
+#[test]
+fn what_passes_between_parts_is_counted_and_timed() {
+    let folder = Arc::new(Scratch::new());
+    let origin = folder.write("origin", vec![7; 1 << 20]);
+    let config = format!(
+        "[[device]]\nname = \"a\"\norigin = {{ kind = \"file\", path = {:?} }}\n\
+         layers = [{{ kind = \"page_cache\", mode = \"writethrough\", readahead_bytes_max = 0 }}]\n",
+        text(&origin)
+    );
+    let (server, place) = at_port(Launch::serve(folder.clone(), config));
+    let mut client = Client::open(server.socket(), "a");
+    client.write(65536, &[1; 8192]).expect("a write");
+    assert_eq!(client.read(0, 4096).expect("a read"), [7; 4096]);
+    client.read(0, 4096).expect("a hit");
+    let device = json_of(curl(&[&format!("{place}/api/devices")]))[0].clone();
+    let passed = &device["passed"][0];
+    assert_eq!(
+        (&passed["part"], &passed["read_bytes"], &passed["write_bytes"]),
+        (&json!("file"), &json!(4096), &json!(8192))
+    );
+    let samples = parsed(&curl(&[&format!("{place}/metrics")]).well().out);
+    let sample = |name: &str, operation: &str| {
+        samples[&format!("spillway_part_{name} device=a operation={operation} part=file")]
+    };
+    assert_eq!((sample("bytes_total", "read"), sample("bytes_total", "write")), (4096.0, 8192.0));
+    assert_eq!(
+        (sample("latency_seconds_count", "read"), sample("latency_seconds_count", "write")),
+        (1.0, 1.0)
+    );
+    assert!(sample("latency_seconds_sum", "write") > 0.0);
+}
+
 #[test]
 fn a_port_without_a_token_shows_and_changes_nothing() {
     let (server, place) = at_port(Launch::ram("16M"));

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use spillway_core::sync::{AtomicBool, Ordering, Semaphore};
 use spillway_core::{Attributes, Charge, Error, Kind, Value};
 use spillway_export::Export;
-use spillway_export::control::{AttributeRow, DeviceRow};
-use spillway_layers::stack::Stack;
+use spillway_export::control::{AttributeRow, DeviceRow, LatencyRow, PassedRow};
+use spillway_layers::passed::Passed;
+use spillway_layers::stack::{Part, Stack};
 
 use crate::address::Address;
 use crate::cli::plan::GuestPlan;
@@ -101,9 +102,21 @@ impl Device {
             read_only: geometry.read_only,
             clients: self.export.clients() as u64,
             requests: self.export.statistics(),
-            latencies: self.export.latencies(),
+            latencies: self.export.latencies().into_iter().map(LatencyRow::from).collect(),
+            passed: self.passed(),
             exports: if geometry.size > 0 { self.exports() } else { Vec::new() },
         }
+    }
+
+    fn passed(&self) -> Vec<PassedRow> {
+        let below_another = self.stack.parts.iter().filter_map(|part| Some((part, part.passed.as_ref()?)));
+        let row = |(part, passed): (&Part, &Arc<Passed>)| PassedRow {
+            part: part.name.clone(),
+            read_bytes: passed.read_bytes(),
+            write_bytes: passed.write_bytes(),
+            latencies: passed.latencies().into_iter().map(LatencyRow::from).collect(),
+        };
+        below_another.map(row).collect()
     }
 
     /// Under which names clients reach it.

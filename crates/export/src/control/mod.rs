@@ -43,5 +43,5 @@ mod test_catalog;
 pub use catalog::{Catalog, added_name};
 pub use http::{HttpSession, Rights};
 pub use message::{Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion};
-pub use rows::{AttributeRow, ColumnRow, DeviceRow, Shown, value_of};
+pub use rows::{AttributeRow, ColumnRow, DeviceRow, LatencyRow, PassedRow, Shown, value_of};
 pub use session::ControlSession;

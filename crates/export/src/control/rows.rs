@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use spillway_core::{Column, Error, Excerpt, Role, Spec, Type, Value};
+use spillway_core::{Column, Error, Excerpt, Latency, Role, Spec, Type, Value};
 
-use crate::latency::Latency;
 use crate::statistics::Statistics;
 
 /// A device in a listing. What a device does not have, such as a compression algorithm, is absent.
@@ -49,10 +48,44 @@ pub struct DeviceRow {
     pub requests: Statistics,
     /// How long requests took; of operations that nobody asked for, nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub latencies: Vec<Latency>,
+    pub latencies: Vec<LatencyRow>,
+    /// What passed to each part from the one above it, from the top; nothing of the topmost, to which clients' requests pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<PassedRow>,
     /// URIs and files under which clients reach it; none while it has no size.
     #[serde(default)]
     pub exports: Vec<String>,
+}
+
+/// How long requests of one operation took, since the device is open.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyRow {
+    /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
+    pub operation: String,
+    /// What those that were timed took together.
+    pub seconds: f64,
+    /// Of those that were timed, how many took at most 250 ns, of the others how many at most 500 ns, and so on to 33.6 s; the last
+    /// number is of those that took longer.
+    pub counts: Vec<u64>,
+}
+
+impl From<Latency> for LatencyRow {
+    fn from(Latency { operation, seconds, counts }: Latency) -> Self {
+        Self { operation: operation.to_owned(), seconds, counts }
+    }
+}
+
+/// What passed to a part from the one above it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PassedRow {
+    /// Name of the part.
+    pub part: String,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes that were written.
+    pub write_bytes: u64,
+    /// How long requests took, each of them.
+    pub latencies: Vec<LatencyRow>,
 }
 
 /// The declaration of an attribute.

@@ -11,18 +11,17 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::Value as Json;
-use spillway_core::{Kind, Role, Type};
+use spillway_core::{Kind, Latency, Role, Type};
 
 use super::super::catalog::Catalog;
-use super::super::rows::{AttributeRow, DeviceRow, Shown};
-use crate::latency::Latency;
+use super::super::rows::{AttributeRow, DeviceRow, LatencyRow, PassedRow, Shown};
 
 /// A number as it is shown, or many.
 #[derive(Clone, Debug)]
 enum Number {
     Whole(u64),
     Real(f64),
-    Histogram(Latency),
+    Histogram(LatencyRow),
 }
 
 impl Number {
@@ -157,12 +156,29 @@ impl Families {
             let help = "Bytes that clients have read and written";
             self.add("device", help, "bytes", MetricType::Counter, labels, Number::Whole(bytes));
         }
-        for latency in &row.latencies {
-            let labels = [device(), vec![("operation", latency.operation.clone())]].concat();
-            let help = "Time from the submission of a client's request to the device until its answer is known, by operation: of one in 64 reads \
-                        and writes, drawn at random, and of all others";
+        let help = "Time from the submission of a client's request to the device until its answer is known, by operation: of one in 64 reads \
+                    and writes, drawn at random, and of all others";
+        self.add_latencies("device_latency", help, &device(), &row.latencies);
+        for passed in &row.passed {
+            self.add_passed([device(), vec![("part", passed.part.clone())]].concat(), passed);
+        }
+    }
+
+    fn add_passed(&mut self, part: Labels, passed: &PassedRow) {
+        for (operation, bytes) in [("read", passed.read_bytes), ("write", passed.write_bytes)] {
+            let labels = [&part[..], &[("operation", operation.to_owned())]].concat();
+            let help = "Bytes that the part above has read and written here";
+            self.add("part", help, "bytes", MetricType::Counter, labels, Number::Whole(bytes));
+        }
+        let help = "Time from the submission of a request by the part above until its answer is known, by operation, of all requests";
+        self.add_latencies("part_latency", help, &part, &passed.latencies);
+    }
+
+    fn add_latencies(&mut self, name: &str, help: &str, whose: &Labels, latencies: &[LatencyRow]) {
+        for latency in latencies {
+            let labels = [&whose[..], &[("operation", latency.operation.clone())]].concat();
             let histogram = Number::Histogram(latency.clone());
-            self.add("device_latency", help, "s", MetricType::Histogram, labels, histogram);
+            self.add(name, help, "s", MetricType::Histogram, labels, histogram);
         }
     }
 }
@@ -229,7 +245,7 @@ fn encode(metric: &mut MetricEncoder, kind: MetricType, number: &Number) -> Resu
         (MetricType::Counter, Number::Real(real)) => metric.encode_counter::<NoLabelSet, _, f64>(real, None),
         (_, Number::Whole(whole)) => metric.encode_gauge(whole),
         (_, Number::Real(real)) => metric.encode_gauge(real),
-        (_, Number::Histogram(Latency { seconds, counts, .. })) => {
+        (_, Number::Histogram(LatencyRow { seconds, counts, .. })) => {
             let buckets: Vec<(f64, u64)> = Latency::ends().zip(counts.iter().copied()).collect();
             metric.encode_histogram::<NoLabelSet>(*seconds, counts.iter().sum(), &buckets, None)
         }

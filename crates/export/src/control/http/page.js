@@ -102,15 +102,6 @@ function time(micros) {
   return `${Number(micros.toPrecision(3))} µs`;
 }
 
-// Bytes that a kind of part has written to what is below it, and read from there, where its figures tell.
-const BELOW = {
-  write_cache: (of) => [
-    (of("writes_around") + of("writeback_ios") * of("blocks_per_writeback_io")) * of("block_size"),
-    (of("reads") - of("read_hits")) * of("block_size")],
-  page_cache: (of) => [of("written_back_bytes"), of("read_bytes") - of("read_hit_bytes") + of("readahead_bytes")],
-  zram: (of) => [of("spill_written_bytes"), of("bd_stat").bd_reads * 4096],
-};
-
 // A device.
 
 class Device {
@@ -174,10 +165,12 @@ class Device {
 
   take(row, shownValues, now) {
     this.row = row;
-    this.before = this.now ? { at: this.now, values: this.values, requests: this.requests } : null;
+    this.before = this.now ? { at: this.now, values: this.values, requests: this.requests, passed: this.passed } : null;
     this.now = now;
     this.requests = row.requests;
-    this.latencies.push(new Map((row.latencies || []).map((one) => [one.operation, one.counts])));
+    this.passed = new Map((row.passed || []).map((one) => [one.part, one]));
+    const latencies = [["", row.latencies || []], ...[...this.passed].map(([part, one]) => [part, one.latencies])];
+    this.latencies.push(new Map(latencies.flatMap(([part, of]) => of.map((one) => [`${part} ${one.operation}`, one.counts]))));
     if (this.latencies.length > HISTORY) this.latencies.shift();
     this.values = new Map(shownValues.map((one) => [one.name, one.value]));
     this.texts = new Map(shownValues.map((one) => [one.name, one.text]));
@@ -243,10 +236,12 @@ class Device {
     return made;
   }
 
-  // Within which time half of the requests of the last minute, and all but a hundredth, were answered; nothing where none was timed.
-  within(operation) {
-    const before = this.latencies[0].get(operation) || [];
-    const counts = (this.latencies.at(-1).get(operation) || []).map((count, at) => count - (before[at] || 0));
+  // Within which time half of the requests of the last minute to a part below another, or of clients, and all but a hundredth, were
+  // answered; nothing where none was timed.
+  within(operation, part = "") {
+    const key = `${part} ${operation}`;
+    const before = this.latencies[0].get(key) || [];
+    const counts = (this.latencies.at(-1).get(key) || []).map((count, at) => count - (before[at] || 0));
     const all = counts.reduce((sum, count) => sum + count, 0);
     if (!(all > 0)) return "";
     const end = (share) => {
@@ -269,15 +264,19 @@ class Device {
     return `↓ ${count}: ${flow("write", "write_bytes", "writes")}, ${flow("read", "read_bytes", "reads")}${errors}`;
   }
 
-  // What passes from a part to the one below, as a line between the two.
-  below(name) {
-    const find = BELOW[name.replace(/[0-9]+$/, "")];
-    if (!find || (name === "zram" && !this.row.spill_size)) return null;
-    const own = (values) => (one) => values.get(`${name}.${one}`) ?? values.get(one);
-    const now = find(own(this.values));
-    const before = this.before ? find(own(this.before.values)) : [];
-    const [written, read] = now.map((bytes, at) => ((this.speed(bytes, before[at]) || 0) / 1048576).toFixed(1));
-    return `↓ ${name === "zram" ? "spill file: " : ""}write ${written} MiB/s, read ${read} MiB/s`;
+  // What passes from a part to the next, or to its spill file, as a line below it.
+  below(name, next) {
+    const mib = (now, before) => ((this.speed(now, before) || 0) / 1048576).toFixed(1);
+    const passed = this.passed.get(next);
+    if (passed) {
+      const before = this.before && this.before.passed.get(next) || {};
+      const flow = (words, bytes) => `${words} ${mib(passed[bytes], before[bytes])} MiB/s${this.within(words, next)}`;
+      return `↓ ${flow("write", "write_bytes")}; ${flow("read", "read_bytes")}`;
+    }
+    if (!name.startsWith("zram") || !this.row.spill_size) return null;
+    const moved = (values) => values ? [values.get("spill_written_bytes"), values.get("bd_stat").bd_reads * 4096] : [];
+    const [now, before] = [moved(this.values), moved(this.before && this.before.values)];
+    return `↓ spill file: write ${mib(now[0], before[0])} MiB/s, read ${mib(now[1], before[1])} MiB/s`;
   }
 
   part(name) {
@@ -325,8 +324,8 @@ class Device {
   draw() {
     const parts = [...new Set(this.rows.map((row) => row.part))];
     const flow = element("ul", { className: "flow" }, element("li", { className: "between" }, this.clients()));
-    for (const name of parts) {
-      const below = this.below(name);
+    for (const [at, name] of parts.entries()) {
+      const below = this.below(name, parts[at + 1]);
       flow.append(this.part(name), below ? element("li", { className: "between" }, below) : "");
     }
     const about = `${human(this.row.disksize)} · ${this.row.stack}${this.row.read_only ? " · read-only" : ""}`;

@@ -1,16 +1,18 @@
-//! How long the devices of exports take for requests of clients: histograms of a sample.
+//! How long requests take: histograms by operation.
 //!
-//! A request is timed from its submission to the device until its session knows the answer, which it renders then. Of reads and writes one
-//! in [`SAMPLED`] is timed, at random distances, so that no rhythm of a client is in step with the sample; of the other requests, which are
-//! rare and long, each one. To read a clock twice for every small read would cost more than all other counting together.
+//! A request is timed from its submission until who submitted it knows the answer. Between two layers every request is timed: there it takes
+//! I/O, as a rule. Of the reads and writes of clients a [`Sampler`] has one in [`SAMPLED`] timed, at random distances, so that no rhythm of a
+//! client is in step with the sample; of their other requests, which are rare and long, each one. To read a clock twice for every small read
+//! that memory answers would cost more than all other counting together.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use spillway_core::random::Random;
-use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{Answer, Env, Op, Submission};
+use crate::block_device::device::{Answer, Submission};
+use crate::block_device::request::Op;
+use crate::env::Env;
+use crate::random::Random;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Of so many reads and writes one is timed.
 const SAMPLED: u64 = 64;
@@ -29,13 +31,11 @@ const OPERATIONS: [(Op, &str); 5] = [
     (Op::WriteZeroes, "write_zeroes"),
 ];
 
-/// How long requests of one operation took, since the device is served.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// How long requests of one operation took, since the device is open.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Latency {
     /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
-    pub operation: String,
-    /// Of so many requests one was timed.
-    pub one_in: u64,
+    pub operation: &'static str,
     /// What those that were timed took together.
     pub seconds: f64,
     /// Of those that were timed, how many took at most 250 ns, of the others how many at most 500 ns, and so on to 33.6 s; the last
@@ -70,21 +70,22 @@ impl Histogram {
     }
 }
 
-/// The histograms of an export.
-pub(crate) struct Latencies {
+/// Histograms of a device, or of what passes from one layer to the next.
+pub struct Latencies {
     env: Arc<dyn Env>,
     of: [Histogram; OPERATIONS.len()],
-    /// Draws a seed for each session.
+    /// Draws a seed for each sampler.
     seeds: AtomicU64,
 }
 
 impl Latencies {
-    pub(crate) fn new(env: Arc<dyn Env>) -> Arc<Self> {
+    /// Histograms by the clock of `env`.
+    pub fn new(env: Arc<dyn Env>) -> Arc<Self> {
         Arc::new(Self { env, of: Default::default(), seeds: AtomicU64::new(0) })
     }
 
-    /// Submits a request by `submit`, and times it.
-    fn timed(self: &Arc<Self>, op: Op, submit: impl FnOnce() -> Submission) -> Submission {
+    /// Submits a request by `submit`, and times it. One that is withdrawn is not counted.
+    pub fn timed(self: &Arc<Self>, op: Op, submit: impl FnOnce() -> Submission) -> Submission {
         let begun = self.env.now();
         match submit() {
             Answer::Done(reply) => {
@@ -108,11 +109,10 @@ impl Latencies {
     }
 
     /// What was timed, of each operation that was asked for.
-    pub(crate) fn shown(&self) -> Vec<Latency> {
+    pub fn shown(&self) -> Vec<Latency> {
         let all = OPERATIONS.iter().zip(&self.of);
-        let shown = all.map(|(&(op, operation), histogram)| Latency {
-            operation: operation.to_owned(),
-            one_in: if is_frequent(op) { SAMPLED } else { 1 },
+        let shown = all.map(|(&(_, operation), histogram)| Latency {
+            operation,
             seconds: histogram.nanos.load(Ordering::Relaxed) as f64 / 1e9,
             counts: histogram.counts(),
         });
@@ -126,7 +126,7 @@ fn is_frequent(op: Op) -> bool {
 
 /// Which requests of a session are timed.
 #[derive(Default)]
-pub(crate) struct Sampler {
+pub struct Sampler {
     /// Reads and writes before the next that is timed.
     left: u64,
     /// Absent before the first.
@@ -136,7 +136,7 @@ pub(crate) struct Sampler {
 impl Sampler {
     /// Submits a request by `submit`, and times it if it is its turn.
     #[inline]
-    pub(crate) fn submit(
+    pub fn submit(
         &mut self,
         latencies: Option<&Arc<Latencies>>,
         op: Op,
@@ -174,10 +174,12 @@ mod tests {
     use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
-    use spillway_core::sync::Mutex;
-    use spillway_core::{IoBuf, Kind, LocalFuture, Place, Reply, Task};
-
     use super::*;
+    use crate::block_device::request::Reply;
+    use crate::env::{LocalFuture, Place, Task};
+    use crate::error::Kind;
+    use crate::memory::buffer::IoBuf;
+    use crate::sync::Mutex;
 
     /// A clock that is set.
     #[derive(Default)]
@@ -240,7 +242,7 @@ mod tests {
         }
         let [flush] = &latencies.shown()[..] else { panic!("{:?}", latencies.shown()) };
         let sum: u64 = times.iter().sum();
-        assert_eq!((flush.operation.as_str(), flush.one_in, flush.seconds), ("flush", 1, sum as f64 / 1e9));
+        assert_eq!((flush.operation, flush.seconds), ("flush", sum as f64 / 1e9));
         let filled: Vec<_> = flush.counts.iter().enumerate().filter(|(_, count)| **count > 0).collect();
         assert_eq!(filled, [(0, &3), (1, &2), (2, &2), (27, &1), (28, &2)]);
         let ends: Vec<f64> = Latency::ends().collect();
