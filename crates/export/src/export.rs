@@ -1,18 +1,17 @@
-//! What is served: devices by name.
+//! What is served: a device, and who its clients are.
 //!
-//! [`Exports`] is shared by all sessions and may change at any time; a session looks a name up once, when its client
-//! chooses it. An [`Export`] counts its connected clients, so that a change which no client may see (a reset)
-//! is possible only in their absence: [`Export::reserve`] refuses while there are any, and refuses newcomers while it is
-//! held. An export whose device has size 0 is not served: it is neither listed nor found.
+//! An [`Export`] counts its connected clients, so that a change which no client may see (a reset) is possible only in
+//! their absence: [`Export::reserve`] refuses while there are any, and refuses newcomers while it is held. Clients that
+//! come by its twin, a second name under which they can only read, count as all others.
 //!
-//! Lock order: the lists' locks are leaves, never held while a device is asked.
+//! Lock order: the lock of the clients is a leaf, never held while the device is asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
 use spillway_core::session::Peer;
-use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock, WaitList};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
 use spillway_core::{Aligned, Env, Error, Geometry, Kind, Latencies, Latency, Phase, Shutdown};
 
 use crate::statistics::{Counts, Statistics};
@@ -20,12 +19,23 @@ use crate::statistics::{Counts, Statistics};
 /// Longest name or description in bytes, as in the NBD protocol.
 const TEXT_LEN_MAX: usize = 4096;
 
-/// A device under a name.
+/// A second name of an export, under which clients can only read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Twin {
+    /// The name.
+    pub name: String,
+    /// Whether lists leave it out.
+    pub hidden: bool,
+}
+
+/// A device under a name, and perhaps a second one.
 pub struct Export {
     name: String,
     description: String,
     device: Aligned,
     read_only: bool,
+    hidden: bool,
+    twin: Option<Twin>,
     clients: AtomicUsize,
     arrivals: AtomicU64,
     /// How often its content was discarded as a whole.
@@ -56,6 +66,8 @@ impl Export {
             description: String::new(),
             device,
             read_only: false,
+            hidden: false,
+            twin: None,
             clients: AtomicUsize::new(0),
             arrivals: AtomicU64::new(0),
             eras: AtomicU64::new(0),
@@ -80,6 +92,25 @@ impl Export {
         self
     }
 
+    /// Leaves its own name out of lists. Who knows it, connects as before.
+    pub fn with_hidden(mut self, hidden: bool) -> Self {
+        self.hidden = hidden;
+        self
+    }
+
+    /// Also offers the device under the name of its twin, which has the rules and errors of [`Export::new`] and is another name.
+    pub fn with_twin(mut self, twin: Option<Twin>) -> Result<Self, Error> {
+        if let Some(twin) = &twin {
+            check_text("an export's read-only name", &twin.name)?;
+            if twin.name == self.name {
+                let name = &self.name;
+                return Err(Error::invalid(format!("'{name}' is also the read-only name: choose another")));
+            }
+        }
+        self.twin = twin;
+        Ok(self)
+    }
+
     /// Times requests by the clock of `env`, for [`Export::latencies`].
     pub fn timed_by(mut self, env: Arc<dyn Env>) -> Self {
         self.latencies = Some(Latencies::new(env));
@@ -89,6 +120,16 @@ impl Export {
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether lists leave its own name out.
+    pub fn is_hidden(&self) -> bool {
+        self.hidden
+    }
+
+    /// Its second name.
+    pub fn twin(&self) -> Option<&Twin> {
+        self.twin.as_ref()
     }
 
     /// The description; empty for none.
@@ -240,60 +281,5 @@ impl Drop for Connected {
         let before = self.export.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
         assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");
         self.export.left.wake_all();
-    }
-}
-
-/// The exports of a server, in the order in which they were added.
-#[derive(Default)]
-pub struct Exports {
-    list: RwLock<Vec<Arc<Export>>>,
-}
-
-impl Exports {
-    /// No exports.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds an export; [`Kind::Busy`] where the name is taken.
-    pub fn add(&self, export: Export) -> Result<Arc<Export>, Error> {
-        let mut list = self.list.write();
-        if list.iter().any(|other| other.name == export.name) {
-            let message = format!("an export named '{}' exists already: choose another name", export.name);
-            return Err(Error::new(Kind::Busy, message));
-        }
-        let export = Arc::new(export);
-        list.push(export.clone());
-        Ok(export)
-    }
-
-    /// Takes an export from the list. Its clients keep it until they leave.
-    pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
-        let mut list = self.list.write();
-        let index = list.iter().position(|export| export.name == name)?;
-        Some(list.remove(index))
-    }
-
-    /// Every export, those without a size included.
-    pub fn all(&self) -> Vec<Arc<Export>> {
-        self.list.read().clone()
-    }
-
-    /// The exports that clients may see.
-    pub fn served(&self) -> Vec<Arc<Export>> {
-        let mut list = self.all();
-        list.retain(|export| export.device.geometry().size > 0);
-        list
-    }
-
-    /// The served export of that name. The empty name also means the only export there is.
-    pub fn find(&self, name: &[u8]) -> Option<Arc<Export>> {
-        let mut served = self.served();
-        let named = served.iter().position(|export| export.name.as_bytes() == name);
-        match named {
-            Some(index) => Some(served.swap_remove(index)),
-            None if name.is_empty() && served.len() == 1 => served.pop(),
-            None => None,
-        }
     }
 }

@@ -3,7 +3,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | [`nbd`], [`fuse`], [`vhost_user`], [`control`] | the protocols |
-//! | `export` | devices by name, who is connected, who may not be |
+//! | `export` | a device that is served, who is connected, who may not be |
+//! | `exports` | the names that lead to them |
 //! | `covered` | the work of requests that cover much |
 //! | `ending` | how one conversation ends once nothing is pending |
 //! | `pipeline` | admission, back-pressure and pending requests of a conversation |
@@ -24,6 +25,7 @@ pub mod vhost_user;
 mod covered;
 mod ending;
 mod export;
+mod exports;
 mod fields;
 mod pending;
 mod pipeline;
@@ -31,5 +33,6 @@ mod statistics;
 #[cfg(test)]
 mod test_device;
 
-pub use export::{Export, Exports, Reserved};
+pub use export::{Export, Reserved, Twin};
+pub use exports::{Exports, Offer};
 pub use statistics::Statistics;

@@ -132,7 +132,7 @@ fuzz_target!(|input: &[u8]| {
     let (memory, exports, mut session) = session(choices & 8 != 0);
     if choices & 1 != 0 {
         converse(&mut session, &handshake(*choices), &mut random);
-        assert_eq!(exports.find(b"").expect("it is served").clients(), 1);
+        assert_eq!(exports.find(b"").expect("it is served").export().clients(), 1);
     }
     match choices & 32 != 0 {
         true => converse(&mut session, &requests(*choices, bytes), &mut random),
@@ -155,5 +155,5 @@ fuzz_target!(|input: &[u8]| {
     }
     assert!(session.finished() && session.pending() == 0, "a session that does not end");
     drop(session);
-    assert!(exports.find(b"").expect("it is served").reserve().is_ok(), "a client that does not leave");
+    assert!(exports.find(b"").expect("it is served").export().reserve().is_ok(), "a client that does not leave");
 });

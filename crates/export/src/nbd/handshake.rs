@@ -14,7 +14,8 @@ use super::options::{Refused, no_payload, parse_query, split_queries};
 use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
 use super::request::{Rules, SKIPPED_LEN_MAX};
 use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
-use crate::export::{Connected, Export, Exports};
+use crate::export::{Connected, Export};
+use crate::exports::{Exports, Offer};
 
 /// Most options of one handshake. Far above any real client; an endless handshake is an attack.
 const OPTIONS_MAX: u32 = 4096;
@@ -55,8 +56,8 @@ pub(super) struct Handshake {
     fixed_newstyle: bool,
     no_zeroes: bool,
     replies: ReplyStyle,
-    /// The export for which `base:allocation` was selected last.
-    context_of: Option<Arc<Export>>,
+    /// For what `base:allocation` was selected last.
+    context_of: Option<Offer>,
     pub(super) peer: Peer,
     /// What follows comes through TLS.
     protected: bool,
@@ -222,10 +223,9 @@ impl Handshake {
         if self.replies == ReplyStyle::Extended {
             return Transition::Close;
         }
-        let Some(connected) = self.exports.find(name).and_then(|export| export.connect(self.peer)) else {
-            return Transition::Close;
-        };
-        let rules = self.rules(connected.export());
+        let Some(offer) = self.exports.find(name) else { return Transition::Close };
+        let Some(connected) = offer.connect(self.peer) else { return Transition::Close };
+        let rules = self.rules(&offer);
         out.push(&rules.geometry.size.to_be_bytes());
         out.push(&transmission_flags(&rules).to_be_bytes());
         if !self.no_zeroes {
@@ -241,36 +241,37 @@ impl Handshake {
             .find(name)?
             .connect(self.peer)
             .ok_or((rep::ERR_UNKNOWN, "the export is held by another client or being changed"))?;
-        let export = self.describe(opt::GO, data, out)?;
-        if !Arc::ptr_eq(&export, connected.export()) {
+        let offer = self.describe(opt::GO, data, out)?;
+        if !Arc::ptr_eq(offer.export(), connected.export()) {
             return Err((rep::ERR_UNKNOWN, "the export is being changed"));
         }
         reply(opt::GO, rep::ACK, &[], out);
-        let rules = self.rules(&export);
+        let rules = self.rules(&offer);
         Ok((connected, rules))
     }
 
     /// Sends what the client wants to know of an export, for `OPT_INFO` and `OPT_GO`.
-    fn describe(&self, option: u32, data: &[u8], out: &mut Output) -> Result<Arc<Export>, Refused> {
+    fn describe(&self, option: u32, data: &[u8], out: &mut Output) -> Result<Offer, Refused> {
         let (name, wanted) = parse_query(data)?;
-        let export = self.find(name)?;
-        let rules = self.rules(&export);
+        let offer = self.find(name)?;
+        let (export, rules) = (offer.export(), self.rules(&offer));
         let size = rules.geometry.size.to_be_bytes();
         let flags = transmission_flags(&rules).to_be_bytes();
         reply(option, rep::INFO, &[&info::EXPORT.to_be_bytes(), &size, &flags], out);
         if wanted.contains(&info::NAME) {
-            reply(option, rep::INFO, &[&info::NAME.to_be_bytes(), export.name().as_bytes()], out);
+            reply(option, rep::INFO, &[&info::NAME.to_be_bytes(), offer.name().as_bytes()], out);
         }
         if wanted.contains(&info::DESCRIPTION) && !export.description().is_empty() {
             let text = export.description().as_bytes();
             reply(option, rep::INFO, &[&info::DESCRIPTION.to_be_bytes(), text], out);
         }
         // Sent unasked as well: it is enforced whether the client asked or not.
-        reply(option, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), &self.block_sizes(&export)], out);
-        Ok(export)
+        reply(option, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), &self.block_sizes(export)], out);
+        Ok(offer)
     }
 
-    fn find(&self, name: &[u8]) -> Result<Arc<Export>, Refused> {
+    /// The words are the same for every wrong name, whatever is hidden.
+    fn find(&self, name: &[u8]) -> Result<Offer, Refused> {
         self.exports.find(name).ok_or((rep::ERR_UNKNOWN, "no such export"))
     }
 
@@ -285,22 +286,22 @@ impl Handshake {
         sizes
     }
 
-    fn rules(&self, export: &Arc<Export>) -> Rules {
+    fn rules(&self, offer: &Offer) -> Rules {
         Rules {
-            geometry: export.geometry(),
+            geometry: offer.geometry(),
             replies: self.replies,
-            base_allocation: self.context_of.as_ref().is_some_and(|of| Arc::ptr_eq(of, export)),
+            base_allocation: self.context_of.as_ref() == Some(offer),
             payload_len_max: self.config.payload_len_max,
         }
     }
 
     fn list(&self, data: &[u8], out: &mut Output) -> Result<(), Refused> {
         no_payload(data)?;
-        for export in self.exports.served() {
+        for offer in self.exports.listed() {
             work::spend(LISTED_UNITS);
-            let name = export.name().as_bytes();
+            let (name, description) = (offer.name().as_bytes(), offer.export().description().as_bytes());
             let name_len = (name.len() as u32).to_be_bytes();
-            reply(opt::LIST, rep::SERVER, &[&name_len, name, export.description().as_bytes()], out);
+            reply(opt::LIST, rep::SERVER, &[&name_len, name, description], out);
         }
         Ok(())
     }
@@ -326,16 +327,16 @@ impl Handshake {
     fn set_meta_context(&mut self, data: &[u8], out: &mut Output) -> Result<(), Refused> {
         // Whatever was selected before is gone, even if this option fails.
         self.context_of = None;
-        let (export, queries) = self.parse_queries(data)?;
+        let (offer, queries) = self.parse_queries(data)?;
         if queries.contains(&BASE_ALLOCATION) {
             let id = BASE_ALLOCATION_ID.to_be_bytes();
             reply(opt::SET_META_CONTEXT, rep::META_CONTEXT, &[&id, BASE_ALLOCATION], out);
-            self.context_of = Some(export);
+            self.context_of = Some(offer);
         }
         Ok(())
     }
 
-    fn parse_queries<'a>(&self, data: &'a [u8]) -> Result<(Arc<Export>, Vec<&'a [u8]>), Refused> {
+    fn parse_queries<'a>(&self, data: &'a [u8]) -> Result<(Offer, Vec<&'a [u8]>), Refused> {
         if self.replies == ReplyStyle::Simple {
             return Err((rep::ERR_INVALID, "structured replies come first"));
         }

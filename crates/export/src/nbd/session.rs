@@ -9,7 +9,7 @@ use spillway_core::{IoBuf, Phase};
 use super::config::Config;
 use super::handshake::{Handshake, Transition};
 use super::transmission::Transmission;
-use crate::export::Exports;
+use crate::exports::Exports;
 use crate::tls::StartTls;
 
 enum Stage {

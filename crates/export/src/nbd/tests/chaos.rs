@@ -47,7 +47,7 @@ fn end(seed: u64, mut client: Client, device: &TestDevice, exports: &Exports) {
     assert!(client.session.finished(), "seed {seed}");
     assert_eq!(client.session.pending(), 0, "seed {seed}");
     drop(client);
-    assert!(exports.find(b"disk").unwrap().reserve().is_ok(), "seed {seed}");
+    assert!(exports.find(b"disk").unwrap().export().reserve().is_ok(), "seed {seed}");
 }
 
 #[test]

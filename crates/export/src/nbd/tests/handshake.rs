@@ -55,7 +55,7 @@ fn info_describes_without_connecting() {
     let (_, exports) = one_export();
     let mut client = Client::greeted(&exports);
     assert_eq!(client.option(opt::INFO, &query_payload("disk", &[])).len(), 3);
-    assert_eq!(exports.find(b"disk").unwrap().clients(), 0);
+    assert_eq!(exports.find(b"disk").unwrap().export().clients(), 0);
     assert_eq!(client.option(opt::INFO, &query_payload("disk", &[1, 2, 3])).len(), 4);
 }
 
@@ -150,7 +150,7 @@ fn list_names_what_is_served() {
     assert_eq!(refusal(&mut client, opt::GO, &query_payload("none", &[])), rep::ERR_UNKNOWN);
     assert_eq!(refusal(&mut client, opt::GO, &query_payload("", &[])), rep::ERR_UNKNOWN, "which of the two?");
     assert_eq!(client.option(opt::GO, &query_payload("two", &[])).last(), Some(&ack()));
-    assert_eq!(exports.find(b"two").unwrap().clients(), 1);
+    assert_eq!(exports.find(b"two").unwrap().export().clients(), 1);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn where_tls_is_required_nothing_is_told_before_it() {
         assert_eq!(refusal(&mut client, option, &data), rep::ERR_TLS_REQD, "option {option}");
     }
     assert_eq!(refusal(&mut client, opt::STARTTLS, &[0]), rep::ERR_INVALID);
-    assert_eq!(exports.find(b"disk").unwrap().clients(), 0);
+    assert_eq!(exports.find(b"disk").unwrap().export().clients(), 0);
     let mut old = Client::with_config(&exports, required).greet();
     old.send_option(opt::EXPORT_NAME, b"disk");
     assert!(old.session.finished(), "this option has no other refusal");
@@ -345,7 +345,7 @@ fn extended_headers_take_precedence() {
 #[test]
 fn a_reserved_export_has_no_clients_and_gets_none() {
     let (device, exports) = one_export();
-    let export = exports.find(b"").unwrap();
+    let export = exports.find(b"").unwrap().export().clone();
     let client = Client::transmitting(&exports, Style::Simple);
     assert_eq!(export.clients(), 1);
     assert!(export.reserve().is_err(), "a client is connected");

@@ -4,6 +4,7 @@ mod chaos;
 mod client;
 mod fairness;
 mod handshake;
+mod names;
 mod pressure;
 mod stream;
 mod transmission;

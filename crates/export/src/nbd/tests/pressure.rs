@@ -81,7 +81,7 @@ fn a_hang_up_withdraws_all_that_has_not_begun() {
 #[test]
 fn a_hang_up_leaves_the_export_without_clients() {
     let (device, exports) = one_export();
-    let export = exports.find(b"").unwrap();
+    let export = exports.find(b"").unwrap().export().clone();
     let mut client = Client::transmitting(&exports, Style::Simple);
     device.hold();
     client.write(0, 0, &[1; 4096]);

@@ -318,7 +318,7 @@ fn statistics_count_what_was_answered() {
     client.ask(cmd::TRIM, 0, 0, 512);
     client.ask(cmd::WRITE_ZEROES, 0, 0, 512);
     client.ask(cmd::CACHE, 0, 0, 512);
-    let statistics = exports.find(b"").unwrap().statistics();
+    let statistics = exports.find(b"").unwrap().export().statistics();
     let expected = crate::Statistics {
         reads: 1,
         read_bytes: 1024,
