@@ -6,6 +6,7 @@
 //! | `declared`, `server_options` | options that are declared once for the command line and the file of `serve` |
 //! | `config`, `plan` | that file; what it or the options come to |
 //! | `distinct`, `place` | no two devices on one storage; where they are mounted |
+//! | `naming` | the names by which NBD clients find them |
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ mod clients;
 pub(crate) mod config;
 pub(crate) mod declared;
 pub(crate) mod distinct;
+pub(crate) mod naming;
 pub(crate) mod place;
 pub(crate) mod plan;
 pub(crate) mod server_options;

@@ -30,6 +30,7 @@ mod memory;
 mod mount;
 mod mount_scripts;
 mod mounted_files;
+mod names;
 mod nbd_faults;
 mod nbd_origin;
 mod nbd_outage;

@@ -105,6 +105,22 @@ fn real_clients_read_and_write_in_tls() {
 }
 
 #[test]
+fn a_second_name_is_read_only_in_tls_too_and_hidden_names_stay_so() {
+    let authority = Authority::new();
+    let (certificates, trust) = (authority.server(), authority.client(None));
+    let names = |launch: Launch| launch.flag("--hidden").with("--read-only-name", "copy");
+    let (_server, port) = at_port(names, &certificates);
+    let at = |name: &str| uri(port, &trust).replace("ram0", name);
+    let list = run("nbdinfo", &["--list", &at("")]).well().out;
+    assert!(list.contains("\"copy\"") && !list.contains("\"ram0\""), "{list}");
+    let image = trust.write("image", pattern::random(3, 0, 64 << 20));
+    run("nbdcopy", &[text(&image), &at("ram0")]).well();
+    run("nbdcopy", &[&at("copy"), text(&trust.join("back"))]).well();
+    assert!(fs::read(&image).expect("it") == fs::read(trust.join("back")).expect("it"));
+    assert_ne!(run("nbdcopy", &[text(&image), &at("copy")]).code, Some(0), "it takes no image");
+}
+
+#[test]
 fn without_tls_nothing_is_told_where_it_is_required_and_all_where_it_is_optional() {
     let authority = Authority::new();
     let (certificates, trust) = (authority.server(), authority.client(None));

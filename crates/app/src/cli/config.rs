@@ -10,6 +10,7 @@ use spillway_layers::limits;
 use spillway_layers::options::{Reading, unknown};
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
+use crate::cli::naming::Naming;
 use crate::cli::server_options::ServerConfig;
 use crate::exit::Failure;
 
@@ -39,6 +40,15 @@ pub(crate) struct DeviceConfig {
     /// Whether clients may only read.
     #[serde(default)]
     pub(crate) read_only: bool,
+    /// Whether NBD clients are not shown its name.
+    #[serde(default)]
+    pub(crate) hidden: bool,
+    /// A second name, by which clients can only read.
+    #[serde(default)]
+    pub(crate) read_only_name: Option<String>,
+    /// Whether they are not shown that.
+    #[serde(default)]
+    pub(crate) read_only_name_hidden: bool,
     /// Where the data lives.
     pub(crate) origin: OriginConfig,
     /// What stands on it, bottom up.
@@ -87,6 +97,13 @@ impl<'a> Visitor<'a> for Keys {
     }
 }
 
+impl DeviceConfig {
+    /// Its names beside that of the device.
+    pub(crate) fn naming(&self) -> Result<Naming> {
+        Naming::new(self.hidden, self.read_only_name.clone(), self.read_only_name_hidden)
+    }
+}
+
 impl Config {
     /// Reads a file.
     pub(crate) fn read(path: &Path) -> Result<Self> {
@@ -131,12 +148,14 @@ mod tests {
 
     #[test]
     fn every_commented_line_of_the_example_is_accepted_too() {
-        let full = ["[[", "name =", "origin =", "layers =", "limits =", "vhost_user"]
-            .iter()
-            .fold(EXAMPLE.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
+        let full =
+            ["[[", "name =", "origin =", "layers =", "limits =", "vhost_user", "hidden", "read_only_name"]
+                .iter()
+                .fold(EXAMPLE.to_owned(), |text, key| text.replace(&format!("# {key}"), key));
         let devices = read(&full).unwrap().devices;
         assert_eq!(devices.len(), 6);
         assert!(devices[0].vhost_user.is_some() && devices[0].vhost_user_accept_empty);
+        assert!(devices[0].hidden && devices[0].read_only_name.is_some() && devices[0].read_only_name_hidden);
         let socket = EXAMPLE.replace("# socket", "socket");
         assert!(read(&socket).unwrap().server.socket.is_some());
         let both = socket.replace("# listen", "listen");

@@ -11,13 +11,14 @@ use spillway_layers::{limits, page_cache, zram};
 use crate::address::Scheme;
 use crate::cli::config::Config;
 use crate::cli::distinct;
+use crate::cli::naming::{self, Naming};
 use crate::cli::place;
 use crate::cli::server_options::ServerConfig;
 use crate::cli::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
 };
 use crate::exit::Failure;
-use crate::runtime_folder::{RuntimeFolder, check_name, check_template};
+use crate::runtime_folder::{RuntimeFolder, check_name, check_template, numbered};
 
 /// A server to be.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(crate) struct ServerPlan {
 pub(crate) struct DevicePlan {
     /// Checked name, in which a '%' stands for a number to come.
     pub(crate) name: String,
+    /// The other names and lists of it.
+    pub(crate) naming: Naming,
     /// Whether clients may only read.
     pub(crate) read_only: bool,
     /// Origin and layers.
@@ -77,8 +80,15 @@ impl DevicePlan {
     /// A compressed RAM disk without a size, as devices begin that are added while their server runs.
     pub(crate) fn added(name: String) -> Self {
         let stack = alone(OriginConfig::Zram(zram::Config::default()));
-        let limits = limits::Config::default();
-        Self { name, read_only: false, stack, limits, guest: None, names: &["zram"] }
+        let (naming, limits) = (Naming::default(), limits::Config::default());
+        Self { name, naming, read_only: false, stack, limits, guest: None, names: &["zram"] }
+    }
+
+    /// Puts its number in the place of the '%' in its names.
+    pub(crate) fn take_number(&mut self, number: u32) {
+        self.name = numbered(&self.name, number);
+        assert!(!self.name.contains('%'), "device {} has another number to come", self.name);
+        self.naming.take_number(number);
     }
 
     /// Whether it takes a share of the memory that it finds.
@@ -107,26 +117,23 @@ impl ServerPlan {
         self.devices.iter().any(|device| matches!(device.stack.origin, OriginConfig::Zram(_)))
     }
 
+    /// Second names of the devices.
+    pub(crate) fn twins(&self) -> impl Iterator<Item = &str> {
+        self.devices.iter().filter_map(|device| Some(device.naming.twin.as_ref()?.name.as_str()))
+    }
+
     fn guests(&self) -> impl Iterator<Item = &GuestPlan> {
         self.devices.iter().filter_map(|device| device.guest.as_ref())
     }
 
     fn check(&self) -> Result<()> {
-        let mut names: Vec<_> = self.devices.iter().map(|device| device.name.as_str()).collect();
         // Only the command line, which has one, may leave the number open.
         match &self.devices[..] {
             [device] if !device.names.is_empty() => check_template(&device.name)?,
-            _ => names.iter().try_for_each(|name| check_name(name))?,
+            devices => devices.iter().try_for_each(|device| check_name(&device.name))?,
         }
-        names.sort_unstable();
-        match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => {
-                Err(Failure::usage(format!("two devices are named {:?}: rename one", pair[0])).into())
-            }
-            None => {
-                self.check_layers().and_then(|()| self.check_storage()).and_then(|()| self.check_others())
-            }
-        }
+        naming::check(self.devices.iter().map(|device| (device.name.as_str(), &device.naming)))?;
+        self.check_layers().and_then(|()| self.check_storage()).and_then(|()| self.check_others())
     }
 
     /// Refuses what other users are to have of something that there will not be.
@@ -182,8 +189,8 @@ impl ServerPlan {
         let mut zram = options.zram.config();
         zram.spill = zram.spill.map(absolute).transpose().context("cannot resolve the spill file's path")?;
         let stack = alone(OriginConfig::Zram(zram));
-        let guest = options.guest.plan()?;
-        let device = DevicePlan { read_only, stack, guest, ..DevicePlan::added(name) };
+        let (naming, guest) = (options.naming.naming()?, options.guest.plan()?);
+        let device = DevicePlan { naming, read_only, stack, guest, ..DevicePlan::added(name) };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -196,7 +203,8 @@ impl ServerPlan {
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
         let limits = options.limits.config();
         let (guest, names) = (options.guest.plan()?, &["--origin", "--page-cache"]);
-        let device = DevicePlan { name, read_only, stack, limits, guest, names };
+        let naming = options.naming.naming()?;
+        let device = DevicePlan { name, naming, read_only, stack, limits, guest, names };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -213,9 +221,9 @@ impl ServerPlan {
         let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
         let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
-        let guest = options.guest.plan()?;
+        let (naming, guest) = (options.naming.naming()?, options.guest.plan()?);
         let name = options.server.named(options.name, "cache");
-        let device = DevicePlan { name, read_only, stack, limits, guest, names };
+        let device = DevicePlan { name, naming, read_only, stack, limits, guest, names };
         Self::new(options.server.config(), vec![device])
     }
 
@@ -225,6 +233,7 @@ impl ServerPlan {
         let guests = config.devices.iter().any(|device| device.vhost_user.is_some());
         let devices = config.devices.into_iter().map(|device| {
             Ok(DevicePlan {
+                naming: device.naming()?,
                 guest: GuestPlan::new(device.vhost_user, device.vhost_user_accept_empty)?,
                 name: device.name,
                 read_only: device.read_only,

@@ -10,6 +10,7 @@ use spillway_layers::page_cache::Mode;
 use spillway_layers::{file, limits, page_cache, write_cache, zram};
 
 use crate::cli::declared::Declared;
+use crate::cli::naming::NamingOptions;
 use crate::cli::server_options::ServerOptions;
 
 pub(super) const RAM_EXAMPLES: &str = "\
@@ -81,6 +82,9 @@ pub(crate) struct RamOptions {
     pub(crate) read_only: bool,
 
     #[command(flatten)]
+    pub(crate) naming: NamingOptions,
+
+    #[command(flatten)]
     pub(crate) guest: GuestOptions,
 
     #[command(flatten)]
@@ -137,6 +141,9 @@ pub(crate) struct DiskOptions {
     pub(crate) limits: Declared<limits::Config>,
 
     #[command(flatten)]
+    pub(crate) naming: NamingOptions,
+
+    #[command(flatten)]
     pub(crate) guest: GuestOptions,
 
     #[command(flatten)]
@@ -161,6 +168,9 @@ pub(crate) struct CacheOptions {
 
     #[command(flatten, next_help_heading = "Limits")]
     pub(crate) limits: Declared<limits::Config>,
+
+    #[command(flatten)]
+    pub(crate) naming: NamingOptions,
 
     #[command(flatten)]
     pub(crate) guest: GuestOptions,

@@ -191,9 +191,13 @@ fn is_gone(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(gone)
 }
 
-/// Says that there is no such device, and which there are.
+/// Says that there is no such device, and which there are, or which one has the name as its second.
 pub(super) fn no_device(device: &str, folder: &RuntimeFolder) -> String {
-    let running: Vec<_> = listing(folder).unwrap_or_default().into_iter().map(|row| row.name).collect();
+    let rows = listing(folder).unwrap_or_default();
+    if let Some(row) = rows.iter().find(|row| row.read_only_name.as_deref() == Some(device)) {
+        return format!("{device} is the read-only name of device {0}: give {0}", row.name);
+    }
+    let running: Vec<_> = rows.into_iter().map(|row| row.name).collect();
     let there = match &running[..] {
         [] => "none of your servers is running: start one with spillway ram --size 4G".to_owned(),
         names => format!("there are: {}", names.join(", ")),

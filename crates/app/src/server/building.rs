@@ -10,6 +10,7 @@ use spillway_io::{Listener, on_blocking_thread};
 use spillway_layers::stack::Stack;
 
 use crate::address::Address;
+use crate::cli::naming::Naming;
 use crate::cli::place::file_below;
 use crate::cli::plan::DevicePlan;
 use crate::runtime_folder::RuntimeFolder;
@@ -26,6 +27,7 @@ const NUMBERS_MAX: u32 = 1024;
 /// A device that is built but not reachable yet.
 pub(crate) struct Built {
     pub(crate) name: String,
+    naming: Naming,
     read_only: bool,
     stack: Stack,
     aligned: Aligned,
@@ -42,7 +44,8 @@ impl Built {
 
     /// Lets clients of `exports` find it.
     pub(crate) fn enter(self, exports: &Exports, address: Address) -> Result<Device, Error> {
-        let export = Export::new(self.name, self.aligned)?;
+        let export = Export::new(self.name, self.aligned)?.with_hidden(self.naming.hidden);
+        let export = export.with_twin(self.naming.twin)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
         let export = exports.add(export.timed_by(self.env))?;
         let (stack, file, guest) = (self.stack, self.file, self.guest);
@@ -69,6 +72,8 @@ pub(crate) struct Builder {
     pub(crate) own_sockets: bool,
     /// Bytes to count for a connection.
     pub(crate) connection_bytes: u64,
+    /// Second names of devices, which no device is added by.
+    pub(crate) twins: Vec<String>,
 }
 
 impl Builder {
@@ -82,8 +87,8 @@ impl Builder {
                 let file = self.mount.as_ref().map(|mount| file_below(mount, &plan.name));
                 let (buffered, in_memory) = (plan.stack.loses_unflushed(), plan.stack.is_in_memory());
                 let guest = plan.guest.map(|plan| Guest { plan, buffered, in_memory });
-                let (name, env) = (plan.name, self.opening.env());
-                Ok(Built { name, read_only: plan.read_only, stack, aligned, env, file, guest })
+                let (name, naming, env) = (plan.name, plan.naming, self.opening.env());
+                Ok(Built { name, naming, read_only: plan.read_only, stack, aligned, env, file, guest })
             }
             Err(error) => {
                 stack.end().await;
@@ -105,6 +110,9 @@ impl Builder {
     fn claim(&self) -> Result<Claim, Error> {
         for number in 0..NUMBERS_MAX {
             let name = added_name(number);
+            if self.twins.contains(&name) {
+                continue;
+            }
             let path = self.folder.control_socket(&name);
             match listening::at_once(&self.folder, &path) {
                 Err(error) if error.kind == Kind::Busy && path.exists() => {}

@@ -39,6 +39,10 @@ impl Devices {
         let mut list = self.list.write();
         let name = device.name();
         assert!(list.iter().all(|other| other.name() != name), "two devices are named {name}");
+        assert!(
+            list.iter().all(|other| other.twin() != Some(name)),
+            "{name} is a second name of another device"
+        );
         list.push(device);
     }
 
@@ -59,6 +63,10 @@ impl Devices {
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Device>, Error> {
         let all = self.all();
         all.iter().find(|device| device.name() == name).cloned().ok_or_else(|| {
+            if let Some(device) = all.iter().find(|device| device.twin() == Some(name)) {
+                let text = format!("{name} is the read-only name of device {0}: give {0}", device.name());
+                return Error::new(Kind::NotFound, text);
+            }
             let names: Vec<_> = all.iter().map(|device| device.name()).collect();
             let there = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
             Error::new(Kind::NotFound, format!("there is no device {name:?}; this server has: {there}"))

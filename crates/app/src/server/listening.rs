@@ -20,15 +20,15 @@ use crate::runtime_folder::{NUMBERS_MAX, RuntimeFolder, check_socket_path, numbe
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);
 const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the name that `template` stands for, with the lowest number that is free where it has a '%'.
-pub(crate) fn claim_numbered(folder: &RuntimeFolder, template: &str) -> Result<(String, Listener)> {
+/// Takes the name that `template` stands for, with the lowest number that is free where it has a '%'; returns the number.
+pub(crate) fn claim_numbered(folder: &RuntimeFolder, template: &str) -> Result<(u32, Listener)> {
     for number in 0..NUMBERS_MAX {
         let name = numbered(template, number);
         let is_there = || folder.control_socket(&name).exists() || folder.taken_elsewhere(&name).is_some();
         let taken = |error: &anyhow::Error| name != template && code_of(error) == Exit::Busy && is_there();
         match claim(folder, &name) {
             Err(error) if taken(&error) => {}
-            outcome => return outcome.map(|listener| (name, listener)),
+            outcome => return outcome.map(|listener| (number, listener)),
         }
     }
     let text = format!("{NUMBERS_MAX} devices are named like {template}: stop one or give another --name");

@@ -45,8 +45,8 @@ impl Server {
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
         let protection = Protection::choose(&plan.server)?;
         let claims = plan.devices.iter_mut().map(|device| {
-            let (name, listener) = listening::claim_numbered(folder, &device.name)?;
-            device.name = name;
+            let (number, listener) = listening::claim_numbered(folder, &device.name)?;
+            device.take_number(number);
             Ok(listener)
         });
         let claims = claims.collect::<Result<Vec<_>>>()?;
@@ -66,6 +66,7 @@ impl Server {
             mount: plan.server.mount.clone(),
             own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none() && passed.nbd.is_none(),
             connection_bytes: protection.connection_bytes(),
+            twins: plan.twins().map(str::to_owned).collect(),
         };
         let own = own::attributes(budget, memory.clone(), buffers, workers.count(), hosts.clone());
         let idle = plan.server.idle_timeout.map(Duration::from_secs);

@@ -41,6 +41,9 @@ pub struct DeviceRow {
     pub streams: Option<u64>,
     /// Whether clients may only read.
     pub read_only: bool,
+    /// A second name of the device, by which NBD clients can only read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only_name: Option<String>,
     /// Connected clients.
     pub clients: u64,
     /// What clients did.

@@ -328,7 +328,8 @@ class Device {
       const below = this.below(name, parts[at + 1]);
       flow.append(this.part(name), below ? element("li", { className: "between" }, below) : "");
     }
-    const about = `${human(this.row.disksize)} · ${this.row.stack}${this.row.read_only ? " · read-only" : ""}`;
+    const twin = this.row.read_only_name ? ` · read-only as ${this.row.read_only_name}` : "";
+    const about = `${human(this.row.disksize)} · ${this.row.stack}${this.row.read_only ? " · read-only" : twin}`;
     this.live.replaceChildren(
       element("h2", {}, this.name, " ", element("span", { className: "soft" }, about)),
       element("div", { className: "meters" }, ...this.meters()),

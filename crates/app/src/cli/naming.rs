@@ -1,0 +1,139 @@
+//! The names under which NBD clients find a device: its own, and a second one by which they can only read.
+
+use anyhow::{Context, Result};
+use clap::Args;
+use spillway_export::Twin;
+
+use crate::exit::Failure;
+use crate::runtime_folder::{NUMBERS_MAX, check_name, numbered};
+
+/// What is asked for beside a device's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Naming {
+    /// Whether lists leave the device's own name out.
+    pub(crate) hidden: bool,
+    /// The second name, in which a '%' stands for the number of the device.
+    pub(crate) twin: Option<Twin>,
+}
+
+/// Options of a command that serves one device.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Clients")]
+pub(crate) struct NamingOptions {
+    /// Also serve the device over NBD as NAME, where clients can only read; % is the number that stands for % in --name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) read_only_name: Option<String>,
+
+    /// Leave the device's name out of the lists of NBD clients: only those that know it can connect by it
+    #[arg(long)]
+    pub(crate) hidden: bool,
+
+    /// Leave the read-only name out of these lists
+    #[arg(long, requires = "read_only_name")]
+    pub(crate) read_only_name_hidden: bool,
+}
+
+impl NamingOptions {
+    /// What they ask for.
+    pub(crate) fn naming(self) -> Result<Naming> {
+        Naming::new(self.hidden, self.read_only_name, self.read_only_name_hidden)
+    }
+}
+
+impl Naming {
+    /// What is asked for by the options of a command, or the keys of a file.
+    pub(crate) fn new(hidden: bool, name: Option<String>, name_hidden: bool) -> Result<Self> {
+        if name.is_none() && name_hidden {
+            let words = "read_only_name_hidden is for a read-only name: give read_only_name NAME too";
+            return Err(Failure::usage(words.to_owned()).into());
+        }
+        Ok(Self { hidden, twin: name.map(|name| Twin { name, hidden: name_hidden }) })
+    }
+
+    /// Refuses what cannot be a second name of a device of that name, which may be a template as this one.
+    fn check(&self, device: &str) -> Result<()> {
+        let Some(twin) = &self.twin else { return Ok(()) };
+        let about = || format!("read_only_name {}", twin.name);
+        let longest =
+            if device.contains('%') { numbered(&twin.name, NUMBERS_MAX - 1) } else { twin.name.clone() };
+        check_name(&longest).with_context(about)?;
+        if (0..NUMBERS_MAX).any(|number| numbered(device, number) == numbered(&twin.name, number)) {
+            let text = format!("the device is named {device}: give another name");
+            return Err(Failure::usage(text)).with_context(about);
+        }
+        Ok(())
+    }
+
+    /// Puts the number of the device in the place of its '%'.
+    pub(crate) fn take_number(&mut self, number: u32) {
+        if let Some(twin) = &mut self.twin {
+            twin.name = numbered(&twin.name, number);
+            assert!(!twin.name.contains('%'), "the second name {} has another number to come", twin.name);
+        }
+    }
+}
+
+/// Refuses what cannot be a second name, and a name that is given twice, of `devices` by their names.
+pub(crate) fn check<'a>(devices: impl Iterator<Item = (&'a str, &'a Naming)>) -> Result<()> {
+    let mut names = Vec::new();
+    for (device, naming) in devices {
+        naming.check(device)?;
+        names.extend([device].into_iter().chain(naming.twin.as_ref().map(|twin| twin.name.as_str())));
+    }
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => {
+            let text = format!("two devices are named {:?}, by name or read_only_name: rename one", pair[0]);
+            Err(Failure::usage(text).into())
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(twin: &str, device: &str) -> Result<()> {
+        Naming::new(false, Some(twin.to_owned()), false)?.check(device)
+    }
+
+    #[test]
+    fn a_second_name_is_one_and_another() {
+        for (twin, device) in [("ro", "ram0"), ("ram%-ro", "ram%"), ("ro", "ram%"), ("ro%", "ram%")] {
+            checked(twin, device).unwrap_or_else(|why| panic!("{twin} of {device}: {why:#}"));
+        }
+        for (twin, device, words) in [
+            ("ram0", "ram0", "the device is named ram0"),
+            ("ram7", "ram%", "the device is named ram%"),
+            ("ram%", "ram%", "the device is named ram%"),
+            ("ro%", "ram0", "is not allowed"),
+            ("ro%%", "ram%", "is not allowed"),
+            ("a/b", "ram0", "is not allowed"),
+            ("", "ram0", "is not allowed"),
+        ] {
+            let refused = format!("{:#}", checked(twin, device).unwrap_err());
+            assert!(refused.contains(words) && refused.contains("read_only_name"), "{twin}: {refused}");
+        }
+        assert!(Naming::new(false, None, true).is_err(), "there is no name to hide");
+    }
+
+    #[test]
+    fn no_name_is_given_twice() {
+        let plain = Naming::default();
+        let twin = |name: &str| Naming::new(false, Some(name.to_owned()), false).unwrap();
+        check([("a", &twin("b")), ("c", &plain), ("d", &twin("e"))].into_iter()).unwrap();
+        let (own, of_twin) = ([("a", &plain), ("a", &plain)], [("a", &twin("b")), ("c", &twin("b"))]);
+        for devices in [own, of_twin, [("a", &twin("b")), ("b", &plain)]] {
+            let refused = check(devices.into_iter()).unwrap_err().to_string();
+            assert!(refused.contains("two devices are named"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_second_name_has_the_number_of_its_device() {
+        let mut naming = Naming::new(true, Some("ram%-ro".into()), true).unwrap();
+        naming.take_number(3);
+        assert_eq!(naming.twin, Some(Twin { name: "ram3-ro".into(), hidden: true }));
+    }
+}
