@@ -34,6 +34,7 @@ pub use net::dial::{Dialer, ServerAddress};
 pub use net::hall::{Limits, NewSession};
 pub use net::networks::{Allowed, Network};
 pub use net::passed::{PASSED_VARIABLES, passed, passed_count};
+pub use net::peers::Peers;
 pub use net::serve::{Serving, serve};
 pub use net::socket::{Listener, connect_within, is_listening};
 pub use runtime::blocking::on_blocking_thread;

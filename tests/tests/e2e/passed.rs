@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{JoinHandle, spawn};
 
+use spillway_tests::raw::{Client, errno};
 use spillway_tests::tool::{self, Said};
 use spillway_tests::{Launch, Scratch, binary, text, until};
 
@@ -63,6 +64,30 @@ fn a_server_serves_at_the_sockets_of_its_service_manager_and_leaves_them_there()
     server.spillway(&["stop", "ram0"]).well();
     assert!(server.ends().success(), "{}", server.log());
     assert!(nbd.exists() && http.exists(), "the next start has them too");
+}
+
+/// The names and limits of a server hold at a socket that it did not make.
+#[test]
+fn a_socket_of_the_service_manager_has_second_names_and_limits_too() {
+    let folder = Arc::new(Scratch::new());
+    let options = ["--hidden", "--read-only-name", "copy", "--peer-connections-max", "2"];
+    let launch = activated(&folder, &["nbd"], &options);
+    let client = first_client(folder.join("nbd"), 0o600);
+    let (server, ended) = launch.attempt();
+    assert!(ended.is_none(), "{}", server.log());
+    client.join().expect("it connects");
+    let socket = folder.join("nbd");
+    let two = || Some([Client::try_open(&socket, "ram0").ok()?, Client::try_open(&socket, "copy").ok()?]);
+    let [mut writer, mut reader] = until("the first client is gone", two);
+    writer.write(0, &[7; 4096]).expect("a write");
+    assert!(reader.read(0, 4096) == Ok(vec![7; 4096]));
+    assert_eq!(reader.write(0, &[7; 512]), Err(errno::EPERM));
+    assert!(Client::try_open(&socket, "copy").is_err(), "a third one");
+    drop(writer);
+    let list =
+        || Some(tool::run("nbdinfo", &["--list", &server.uri_of("")])).filter(|said| said.code == Some(0));
+    let listed = until("a place comes back", list);
+    assert!(listed.out.contains("\"copy\"") && !listed.out.contains("\"ram0\""), "{listed}");
 }
 
 #[test]

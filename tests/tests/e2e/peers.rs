@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use spillway_tests::raw::{Client, command, header};
 use spillway_tests::tool::run;
-use spillway_tests::{Launch, PATIENCE, Scratch, Server, pattern, until};
+use spillway_tests::{Launch, PATIENCE, Scratch, Server, pattern, script_of_root, text, until};
 
 const BLOCK: usize = 4096;
 
@@ -131,6 +131,125 @@ fn the_owner_of_a_unix_socket_takes_all_places() {
     let server = Launch::ram("64M").with("--memory", "32M").start();
     let mut all: Vec<Client> = (0..PLACES).map(|_| server.client()).collect();
     assert!(all.iter_mut().all(|client| client.read(0, BLOCK) == Ok(vec![0; BLOCK])));
+}
+
+/// A number of the server's own, as a scrape shows it.
+fn metric(http: &str, name: &str) -> Option<u64> {
+    let metrics =
+        run("curl", &["--silent", "--interface", "127.0.0.9", &format!("{http}metrics")]).well().out;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("spillway_server_{name} ")));
+    line.map(|number| number.parse().expect("a number"))
+}
+
+#[test]
+fn a_host_has_no_more_connections_than_its_limit_and_keeps_nobody_out() {
+    let (server, address) = listening_with("127.0.0.1", &[("--peer-connections-max", "3")]);
+    let mut first = guests("127.0.0.1", address);
+    let mut second = guests("127.0.0.2", address);
+    assert_eq!((first.len(), second.len()), (3, 3));
+    server.says("host 127.0.0.1: 3 connections are open, the limit for each peer");
+    first.iter_mut().chain(&mut second).for_each(|guest| guest.reads().expect("nobody was closed"));
+    drop(first.pop());
+    let again = until("who leaves may come again", || Guest::enter("127.0.0.1", address).ok());
+    assert!(Guest::enter("127.0.0.1", address).is_err());
+    drop((first, again));
+    let uri = format!("nbd://{address}/ram0");
+    let looks = || Some(run("nbdinfo", &[&uri])).filter(|said| said.code == Some(0));
+    until("a real client finds a place", looks);
+}
+
+#[test]
+fn limits_of_peers_are_metrics_without_a_name_of_any() {
+    let http = [("--http", "127.0.0.1:0"), ("--peer-connections-max", "5")];
+    let (server, address) = listening_with("127.0.0.1", &http);
+    let log = server.log();
+    let http = log.lines().find_map(|line| line.trim().strip_prefix("http: ")).expect("it says where");
+    assert_eq!(metric(http, "peer_connections"), Some(0), "HTTP is not counted");
+    let first = guests("127.0.0.1", address);
+    let mut second = guests("127.0.0.2", address);
+    assert_eq!((first.len(), second.len()), (5, 5));
+    assert_eq!(metric(http, "peer_connections_max"), Some(5));
+    assert_eq!(metric(http, "peer_connections"), Some(5));
+    assert_eq!(metric(http, "peer_connections_refused_total"), Some(2 * (PLACES as u64 - 5)));
+    second.truncate(2);
+    drop(first);
+    until("another has most", || metric(http, "peer_connections").filter(|&most| most == 2));
+    let (server, _) = listening_with("127.0.0.1", &[("--http", "127.0.0.1:0")]);
+    let log = server.log();
+    let http = log.lines().find_map(|line| line.trim().strip_prefix("http: ")).expect("it says where");
+    assert_eq!(metric(http, "peer_connections_max"), None, "there is no limit");
+}
+
+/// Each has a socket of its own, and a user one limit at both.
+#[test]
+fn a_limit_holds_for_all_sockets_of_a_server_together() {
+    let folder = Arc::new(Scratch::new());
+    let origin = "origin = { kind = \"zram\", disksize = \"1M\" }";
+    let config = folder.write(
+        "c.toml",
+        format!("peer_connections_max = 2\n[[device]]\nname = \"a\"\n{origin}\n[[device]]\nname = \"b\"\n{origin}\n"),
+    );
+    let [a, b] = ["a", "b"].map(|name| folder.join(&format!("spillway/{name}.sock")));
+    let server = Launch::new(&["serve", text(&config)], folder, a.clone()).start();
+    // The look whether it has started was a connection too.
+    let first = until("there is room", || Client::try_open(&a, "a").ok());
+    let mut second = until("there is room", || Client::try_open(&b, "b").ok());
+    for (socket, name) in [(&a, "a"), (&b, "b")] {
+        assert!(Client::try_open(socket, name).is_err(), "a third one at {name}");
+    }
+    server.says("connections are open, the limit for each peer");
+    drop(first);
+    until("a place comes back", || Client::try_open(&a, "a").ok());
+    second.write(0, &[1; 512]).expect("a write");
+    server.spillway(&["ls"]).well();
+    Launch::ram("1M").with("--peer-connections-max", "0").run().refused(2, "1 to 2048");
+}
+
+/// As root: another user connects.
+#[test]
+fn a_user_at_its_limit_keeps_no_other_user_out() {
+    let script = r#"
+        set -eu
+        mount --bind "$1" /tmp
+        folder=/tmp spillway=/tmp/program
+        trap 'cat "$folder"/*.log >&2; kill $server || true' EXIT
+        mkdir --mode 755 "$folder/place"
+        mkfifo "$folder/hold"
+        "$spillway" ram --size 16M --memory 32M --socket "$folder/place/s" --socket-mode 0666 --peer-connections-max 4 > "$folder/server.log" 2>&1 & server=$!
+        until test -S "$folder/place/s"; do kill -0 $server; sleep 0.05; done
+        setpriv --reuid=1234 --regid=1234 --clear-groups /usr/bin/python3 -c '
+import socket, sys
+def enter():
+    client = socket.socket(socket.AF_UNIX)
+    client.connect("/tmp/place/s")
+    return client, client.recv(18, socket.MSG_WAITALL)
+def is_in(greeting): return greeting[:8] == b"NBDMAGIC"
+def export(client):
+    client.sendall(bytes((0, 0, 0, 3)) + b"IHAVEOPT" + bytes((0, 0, 0, 1, 0, 0, 0, 0)))
+    assert len(client.recv(10, socket.MSG_WAITALL)) == 10
+clients = [enter() for _ in range(40)]
+held = [client for client, greeting in clients if is_in(greeting)]
+assert len(held) == 4, len(held)
+for client in held: export(client)
+print("here", flush=True)
+sys.stdin.read()
+' < "$folder/hold" > "$folder/said" & clients=$!
+        exec 3> "$folder/hold"
+        until grep -q here "$folder/said"; do kill -0 $clients; sleep 0.05; done
+        grep -q 'user 1234: 4 connections are open' "$folder/server.log"
+        timeout 60 nbdinfo "nbd+unix:///ram0?socket=$folder/place/s"
+        setpriv --reuid=1235 --regid=1235 --clear-groups /usr/bin/python3 -c '
+import socket
+client = socket.socket(socket.AF_UNIX)
+client.connect("/tmp/place/s")
+assert client.recv(8) == b"NBDMAGIC"'
+        exec 3>&-
+        wait $clients
+        "$spillway" stop ram0
+        wait $server
+        trap - EXIT
+    "#;
+    script_of_root(script);
 }
 
 /// Reads take three seconds.

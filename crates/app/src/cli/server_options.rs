@@ -47,6 +47,9 @@ choices! {
 /// Longest idle limit: a year.
 const IDLE_TIMEOUT_S_MAX: u64 = 365 * 86400;
 
+/// Connections that a server has at most, and a peer.
+const PEER_CONNECTIONS_MAX: u64 = 2048;
+
 options! {
     /// What is asked of a server.
     pub(crate) struct ServerConfig;
@@ -100,6 +103,10 @@ options! {
     Start idle_timeout: Option<u64> = Type::Number(1, IDLE_TIMEOUT_S_MAX),
         "Disconnect an NBD client that has nothing asked, and nothing due, for so long. A mounted file system may be idle for days"
         .unit(Unit::Seconds).preset(Preset::Words("none")).option("idle-timeout");
+    Start peer_connections_max: Option<u64> = Type::Number(1, PEER_CONNECTIONS_MAX),
+        "NBD connections that each peer may have at a time, at all sockets of the server together: each host over TCP, each user over unix sockets. \
+         Further ones of that peer are closed"
+        .preset(Preset::Words("none")).option("peer-connections-max");
     Start mount: Option<PathBuf> = Type::Path,
         "Also show the devices as files below this folder: DIR/NAME/disk, for losetup, mount, dd and every other program"
         .option("mount");
@@ -242,6 +249,7 @@ impl Args for ServerOptions {
             "http",
             "http-token-file",
             "idle-timeout",
+            "peer-connections-max",
             "mount",
             "allow-other",
         ]

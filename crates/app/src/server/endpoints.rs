@@ -13,7 +13,7 @@ use spillway_export::nbd::{self, NbdSession};
 use spillway_export::tls::TlsSession;
 use spillway_export::vhost_user::{self, QUEUE_BYTES, TransferLimits, VhostUserSession, inflight_bytes_max};
 use spillway_io::vhost::{NewConversation, VhostServing, serve_vhost};
-use spillway_io::{Limits, Listener, NewSession, Serving, Workers, serve};
+use spillway_io::{Limits, Listener, NewSession, Peers, Serving, Workers, serve};
 
 use crate::address::Address;
 use crate::server::building::Built;
@@ -43,6 +43,8 @@ pub(crate) struct Endpoints {
     protection: Protection,
     /// How long a client may be idle.
     idle: Option<Duration>,
+    /// How many connections each peer has.
+    peers: Arc<Peers>,
     /// NBD at one place for all devices, where the plan says so.
     shared: Option<Service>,
     /// NBD at a device's own socket, by name of the device.
@@ -88,12 +90,19 @@ struct Service {
 }
 
 impl Endpoints {
-    /// None yet; NBD sessions will have the limits `sessions`, and end once they were `idle` for so long.
-    pub(crate) fn new(sessions: nbd::Config, protection: Protection, idle: Option<Duration>) -> Self {
+    /// None yet; NBD sessions will have the limits `sessions`, and end once they were `idle` for so long; `peers` counts their
+    /// connections.
+    pub(crate) fn new(
+        sessions: nbd::Config,
+        protection: Protection,
+        idle: Option<Duration>,
+        peers: Arc<Peers>,
+    ) -> Self {
         Self {
             sessions: nbd::Config { tls: protection.policy, ..sessions },
             protection,
             idle,
+            peers,
             shared: None,
             own: HashMap::new(),
             control: HashMap::new(),
@@ -159,6 +168,7 @@ impl Endpoints {
                 Box::new(TlsSession::new(NbdSession::new(offered.clone(), config), certificates.clone()))
             }),
         };
+        let listener = listener.counting(self.peers.clone());
         let serving = serve(listener, workers, new_session, Limits { idle: self.idle, ..limits });
         Service { exports, address, serving }
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use spillway_core::buffer::Buffers;
 use spillway_core::{Attribute, Attributes, Budget, Spec, Table, Unit, Value};
-use spillway_io::Allowed;
+use spillway_io::{Allowed, Peers};
 
 use crate::memory::Memory;
 
@@ -16,6 +16,7 @@ struct Own {
     buffers: Buffers,
     workers: usize,
     hosts: Arc<Allowed>,
+    peers: Arc<Peers>,
     start: Instant,
 }
 
@@ -29,9 +30,10 @@ pub(crate) fn attributes(
     buffers: Buffers,
     workers: usize,
     hosts: Arc<Allowed>,
+    peers: Arc<Peers>,
 ) -> Arc<dyn Attributes> {
     Arc::new(Table::new(
-        Arc::new(Own { budget, memory, buffers, workers, hosts, start: Instant::now() }),
+        Arc::new(Own { budget, memory, buffers, workers, hosts, peers, start: Instant::now() }),
         ROWS,
     ))
 }
@@ -68,6 +70,27 @@ static ROWS: &[Attribute<Own>] = &[
             "Connections to ports that were closed because allow has not their hosts",
         ),
         |own| Value::U64(own.hosts.refused()),
+    ),
+    Attribute::read(
+        Spec::gauge(
+            "peer_connections_max",
+            Unit::None,
+            "NBD connections that each peer may have: a host, or a user of a unix socket; none without a limit",
+        )
+        .or_none(),
+        |own| own.peers.limit().map_or(Value::None, Value::U64),
+    ),
+    Attribute::read(
+        Spec::gauge("peer_connections", Unit::None, "NBD connections of the peer that has most of them now"),
+        |own| Value::U64(own.peers.highest()),
+    ),
+    Attribute::read(
+        Spec::counter(
+            "peer_connections_refused",
+            Unit::None,
+            "NBD connections that were closed because their peers had peer_connections_max, or few places were left for others",
+        ),
+        |own| Value::U64(own.peers.refused()),
     ),
     Attribute::read(Spec::gauge("workers", Unit::None, "Threads that serve clients"), |own| {
         Value::U64(own.workers as u64)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use spillway_core::contract::block_on;
 use spillway_core::{Aligned, Budget, Charge, Error, Job, Place};
-use spillway_io::{Allowed, Limits, Listener, OnFailure, Workers, WorkersOptions};
+use spillway_io::{Allowed, Limits, Listener, OnFailure, Peers, Workers, WorkersOptions};
 
 use super::Server;
 use crate::cli::plan::{DevicePlan, ServerPlan};
@@ -68,12 +68,14 @@ impl Server {
             connection_bytes: protection.connection_bytes(),
             twins: plan.twins().map(str::to_owned).collect(),
         };
-        let own = own::attributes(budget, memory.clone(), buffers, workers.count(), hosts.clone());
+        let peers = Peers::new(plan.server.peer_connections_max);
+        let own =
+            own::attributes(budget, memory.clone(), buffers, workers.count(), hosts.clone(), peers.clone());
         let idle = plan.server.idle_timeout.map(Duration::from_secs);
         let mut server = Self {
             devices: Arc::new(Devices::new(workers.env(), own, to_self.clone())),
             mounting: None,
-            endpoints: Endpoints::new(memory.session_limits(), protection, idle),
+            endpoints: Endpoints::new(memory.session_limits(), protection, idle, peers),
             builder,
             building: 0,
             jobs: Vec::new(),

@@ -31,7 +31,7 @@ pub(crate) struct Control {
 impl Control {
     /// That of a connection from `peer` on `socket`.
     pub(crate) fn of_connection(socket: &Arc<OwnedFd>, peer: Account) -> Self {
-        let socket = (peer != Account::Owner).then(|| socket.clone());
+        let socket = (!matches!(peer, Account::User(_))).then(|| socket.clone());
         Self { socket, ..Self::default() }
     }
 

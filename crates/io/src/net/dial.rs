@@ -17,7 +17,7 @@ use spillway_core::{Error, Kind};
 
 use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
-use crate::net::peer::{self, Account};
+use crate::net::peer;
 use crate::net::socket::connect_within;
 use crate::runtime::blocking::on_blocking_thread;
 use crate::runtime::driver::kind_of;
@@ -71,7 +71,7 @@ impl Dialer {
         let (socket, pool) = (Arc::new(socket), self.pool.clone());
         let worker = channel % self.pool.workers();
         self.pool.thread(worker).post(Box::new(move || {
-            let control = Arc::new(Control::of_connection(&socket, Account::Owner));
+            let control = Arc::new(Control::default());
             Box::pin(Connection::new(socket, session(), control, pool, Box::new(Outgoing)))
         }));
         Ok(())

@@ -16,6 +16,7 @@ use spillway_core::{Phase, Shutdown};
 use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
 use crate::net::peer::{Account, peer_of};
+use crate::net::peers::{Entered, Peers};
 use crate::net::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
 use crate::runtime::driver::WAKES_MAX;
 use crate::runtime::pool::{Pool, Seat};
@@ -67,6 +68,8 @@ pub(crate) struct Hall {
     pub(crate) pool: Arc<Pool>,
     new_session: NewSession,
     pub(crate) limits: Limits,
+    /// What each peer has, at other sockets too.
+    peers: Arc<Peers>,
     /// Connections, and the acceptor.
     open: AtomicUsize,
     /// Of the acceptor, and of connections that are not in the roll yet.
@@ -80,11 +83,12 @@ pub(crate) struct Hall {
 
 impl Hall {
     /// With nobody in it but the acceptor.
-    pub(crate) fn new(pool: Arc<Pool>, new_session: NewSession, limits: Limits) -> Self {
+    pub(crate) fn new(pool: Arc<Pool>, new_session: NewSession, limits: Limits, peers: Arc<Peers>) -> Self {
         Self {
             pool,
             new_session,
             limits,
+            peers,
             // The acceptor counts as open until it has ended, and the listener with it.
             open: AtomicUsize::new(1),
             acceptor: Shutdown::default(),
@@ -189,9 +193,10 @@ impl Hall {
     }
 
     pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd, peer: Account) {
+        let Some(entered) = self.peers.enter(peer) else { return self.refuse(peer) };
         match self.room(peer).await {
             Vacancy::Now => {}
-            Vacancy::Crowded(count) => return self.complain_of_host(peer, count),
+            Vacancy::Crowded(count) => return self.refuse_for_others(peer, count),
             Vacancy::No | Vacancy::Later => return self.complain_of(self.limits.connections_max),
         }
         let (worker, load) = self.pool.emptiest();
@@ -200,7 +205,7 @@ impl Hall {
         }
         let socket = Arc::new(socket);
         let control = Arc::new(Control::of_connection(&socket, peer));
-        let guard = ConnectionGuard::new(self.clone(), peer, control.clone(), worker);
+        let guard = ConnectionGuard::new(self.clone(), (peer, entered), control.clone(), worker);
         let (hall, client) = (self.clone(), peer_of(&socket));
         self.pool.thread(worker).post(Box::new(move || {
             let mut session = (hall.new_session)();
@@ -209,10 +214,19 @@ impl Hall {
         }));
     }
 
-    fn complain_of_host(&self, peer: Account, connections: usize) {
-        let Account::Host(host) = peer else { unreachable!("the owner may have all places") };
+    /// A peer has as many as each may.
+    fn refuse(&self, peer: Account) {
+        self.peers.refuse();
+        let most = self.peers.limit().expect("without a limit nobody is refused");
         self.complain(&format!(
-            "host {host}: {connections} connections are open and few places are left for others: a new one was closed"
+            "{peer}: {most} connections are open, the limit for each peer: a new one was closed"
+        ));
+    }
+
+    fn refuse_for_others(&self, peer: Account, connections: usize) {
+        self.peers.refuse();
+        self.complain(&format!(
+            "{peer}: {connections} connections are open and few places are left for others: a new one was closed"
         ));
     }
 
@@ -238,10 +252,16 @@ struct ConnectionGuard {
     hall: Arc<Hall>,
     number: u64,
     _seat: Seat,
+    _entered: Entered,
 }
 
 impl ConnectionGuard {
-    fn new(hall: Arc<Hall>, peer: Account, control: Arc<Control>, worker: usize) -> Self {
+    fn new(
+        hall: Arc<Hall>,
+        (peer, entered): (Account, Entered),
+        control: Arc<Control>,
+        worker: usize,
+    ) -> Self {
         let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
         hall.open.fetch_add(1, Ordering::AcqRel);
         let seat = hall.pool.seat(worker);
@@ -249,7 +269,7 @@ impl ConnectionGuard {
         control.shutdown.ask(hall.acceptor.phase());
         roll.enter(number, peer, control, hall.pool.clock.now());
         drop(roll);
-        Self { hall, number, _seat: seat }
+        Self { hall, number, _seat: seat, _entered: entered }
     }
 }
 

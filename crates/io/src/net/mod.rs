@@ -10,6 +10,7 @@ pub(crate) mod hall;
 pub(crate) mod networks;
 pub(crate) mod passed;
 pub(crate) mod peer;
+pub(crate) mod peers;
 
 mod connection;
 mod roll;

@@ -131,11 +131,11 @@ mod tests {
     }
 
     #[test]
-    fn without_networks_every_host_may_connect_and_the_owner_always() {
+    fn without_networks_every_host_may_connect_and_users_always() {
         let host = Account::at("192.0.2.1".parse().unwrap());
         assert!(Allowed::new(Vec::new()).admits(host));
         let allowed = Allowed::new(vec!["192.0.2.2".parse().unwrap()]);
-        assert!(allowed.admits(Account::Owner) && !allowed.admits(host));
+        assert!(allowed.admits(Account::User(1000)) && !allowed.admits(host));
         assert_eq!(allowed.refused(), 1);
     }
 }

@@ -7,12 +7,13 @@
 //!
 //! Sources: tcp(7); `tcp_info` of `linux/tcp.h`.
 
+use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::{getpeername, sockopt};
+use rustix::net::{SocketAddrAny, getpeername, sockopt};
 use spillway_core::session::Peer;
 
 /// How long a host may be silent before the kernel asks, and between its questions.
@@ -31,16 +32,40 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// Whom connections count for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Account {
-    /// The user whose unix socket it is.
-    Owner,
+    /// A user by number, who came by a unix socket.
+    User(u32),
     /// A host by its address.
     Host(IpAddr),
     /// All hosts of an IPv6 network, by the first half of their addresses.
     Network(u64),
 }
 
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Account::User(user) => write!(f, "user {user}"),
+            Account::Host(host) => write!(f, "host {host}"),
+            Account::Network(bits) => {
+                write!(f, "network {}/64", Ipv6Addr::from_bits(u128::from(*bits) << 64))
+            }
+        }
+    }
+}
+
 impl Account {
-    /// The host of a TCP connection from `address`.
+    /// The user whose process has the other end of a unix socket.
+    pub(crate) fn behind(socket: &OwnedFd) -> Self {
+        // A user that is not told would be nobody else.
+        Account::User(credentials(socket).map_or(u32::MAX, |found| found.uid))
+    }
+
+    /// The host of a TCP connection. The kernel names the other end of each; one without would count for a host of its own.
+    pub(crate) fn of(other_end: Option<SocketAddrAny>) -> Self {
+        let address = other_end.and_then(|address| SocketAddr::try_from(address).ok());
+        Self::at(address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip()))
+    }
+
+    /// The host of that address.
     pub(crate) fn at(address: IpAddr) -> Self {
         Account::Host(address.to_canonical())
     }
@@ -127,12 +152,17 @@ pub(crate) fn peer_of(socket: &OwnedFd) -> Peer {
 
 /// `None` where the process lives in a namespace that this one cannot look into.
 fn id_behind(socket: &OwnedFd) -> Option<u32> {
+    u32::try_from(credentials(socket)?.pid).ok().filter(|&process| process > 0)
+}
+
+/// Of the process that connected, as the kernel noted them then; `None` for what is no unix socket.
+fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of_val(&found) as libc::socklen_t;
     let (fd, to) = (socket.as_raw_fd(), std::ptr::from_mut(&mut found).cast());
     // SAFETY: the call writes at most `len` bytes, those of the structure, at the address that it is given.
     let answer = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
-    u32::try_from(found.pid).ok().filter(|&process| answer == 0 && process > 0)
+    (answer == 0).then_some(found)
 }
 
 #[cfg(test)]

@@ -221,6 +221,7 @@ impl Roll {
 mod tests {
     use super::*;
 
+    const OWNER: Account = Account::User(0);
     const CAPACITY: Capacity = Capacity { connections_max: 8, handshakes_max: 2 };
 
     fn at(millis: u64) -> Duration {
@@ -229,7 +230,7 @@ mod tests {
 
     fn arrive(roll: &mut Roll, number: u64, now: Duration) -> Arc<Control> {
         let control = Arc::new(Control::default());
-        roll.enter(number, Account::Owner, control.clone(), now);
+        roll.enter(number, OWNER, control.clone(), now);
         control
     }
 
@@ -237,22 +238,18 @@ mod tests {
     fn the_oldest_is_asked_after_the_grace_and_gives_way_if_its_peer_is_silent() {
         let mut roll = Roll::default();
         let [first, second] = [1, 2].map(|number| arrive(&mut roll, number, at(number)));
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1000)), Vacancy::Later, "both have just come");
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Later, "both have just come");
         assert!(!first.is_asked());
-        assert_eq!(
-            roll.make_room(CAPACITY, Account::Owner, at(1001)),
-            Vacancy::Later,
-            "it has to answer first"
-        );
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Later, "it has to answer first");
         assert!(first.is_asked() && !second.is_asked(), "one in eight, one at least");
         assert!(roll.gives_way(1, at(1000), at(1001)));
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1001)), Vacancy::Now);
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Now);
         arrive(&mut roll, 3, at(1001));
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1001)), Vacancy::Later);
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Later);
         assert!(second.is_asked(), "after a silent peer the grace is shorter");
         roll.establish(2);
         assert!(!roll.gives_way(2, at(2000), at(2000)), "it has finished in time");
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(2000)), Vacancy::Now);
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(2000)), Vacancy::Now);
     }
 
     #[test]
@@ -263,11 +260,11 @@ mod tests {
         }
         for turn in 1..=u64::from(SPARED_GRACES) {
             for number in [1, 2] {
-                assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(turn * 2000)), Vacancy::Later);
+                assert_eq!(roll.make_room(CAPACITY, OWNER, at(turn * 2000)), Vacancy::Later);
                 assert!(!roll.gives_way(number, at(999), at(turn * 2000)));
             }
         }
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(100_000)), Vacancy::Later);
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(100_000)), Vacancy::Later);
         assert!(roll.gives_way(1, at(0), at(100_000)));
     }
 
@@ -277,7 +274,7 @@ mod tests {
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let mut now = at(0);
         for number in 0..160 {
-            while roll.make_room(capacity, Account::Owner, now) == Vacancy::Later {
+            while roll.make_room(capacity, OWNER, now) == Vacancy::Later {
                 let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| handshake.number).collect();
                 for number in asked {
@@ -308,7 +305,7 @@ mod tests {
             roll.leave(number);
         }
         assert_eq!(roll.grace(), GRACE_MIN);
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, GRACE_MAX), Vacancy::Now));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, GRACE_MAX), Vacancy::Now));
         assert_eq!(roll.grace(), GRACE_MAX);
     }
 
@@ -318,7 +315,7 @@ mod tests {
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let (mut number, mut now) = (0, at(0));
         for _ in 0..160 {
-            while roll.make_room(capacity, Account::Owner, now) == Vacancy::Later {
+            while roll.make_room(capacity, OWNER, now) == Vacancy::Later {
                 let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| (handshake.number, handshake.since)).collect();
                 asked.iter().for_each(|&(number, since)| {
@@ -333,7 +330,7 @@ mod tests {
         assert!(now <= GRACE_MAX + 10 * GRACE_MIN, "a flood of ten times the places took {now:?}");
         assert_eq!(roll.grace(), GRACE_MIN);
         (0..=number).for_each(|number| roll.leave(number));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, now), Vacancy::Now));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, now), Vacancy::Now));
         assert_eq!(roll.grace(), GRACE_MAX);
         assert_eq!(roll.leaving, 0);
     }
@@ -344,17 +341,17 @@ mod tests {
         let controls: Vec<_> = (0..8).map(|number| arrive(&mut roll, number, at(0))).collect();
         (0..7).for_each(|number| roll.establish(number));
         assert_eq!(
-            roll.make_room(CAPACITY, Account::Owner, at(1000)),
+            roll.make_room(CAPACITY, OWNER, at(1000)),
             Vacancy::Later,
             "the eighth has to leave first"
         );
         assert!(controls[7].is_asked() && roll.gives_way(7, at(1000), at(1000)));
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1000)), Vacancy::Later, "it is not gone");
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Later, "it is not gone");
         roll.leave(7);
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(1000)), Vacancy::Now);
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Now);
         arrive(&mut roll, 8, at(1000));
         roll.establish(8);
-        assert_eq!(roll.make_room(CAPACITY, Account::Owner, at(2000)), Vacancy::No);
+        assert_eq!(roll.make_room(CAPACITY, OWNER, at(2000)), Vacancy::No);
         assert!(
             controls[..7]
                 .iter()
@@ -367,9 +364,9 @@ mod tests {
         let mut roll = Roll::default();
         let capacity = Capacity { connections_max: 3, handshakes_max: 3 };
         let controls: Vec<_> = (0..3).map(|number| arrive(&mut roll, number, at(0))).collect();
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, at(1000)), Vacancy::Later));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, at(1000)), Vacancy::Later));
         assert!(roll.gives_way(0, at(1000), at(1000)));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, Account::Owner, at(1000)), Vacancy::Later));
+        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, at(1000)), Vacancy::Later));
         assert_eq!(controls.iter().filter(|control| control.is_asked()).count(), 1);
     }
 

@@ -28,7 +28,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Serves a session to each client of `listener`.
 pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, limits: Limits) -> Serving {
     let pool = workers.pool().clone();
-    let hall = Arc::new(Hall::new(pool.clone(), new_session, limits));
+    let hall = Arc::new(Hall::new(pool.clone(), new_session, limits, listener.peers.clone()));
     let accepting = Accepting(hall.clone());
     pool.front().post(Box::new(move || Box::pin(accept_all(accepting, listener))));
     let watched = Arc::downgrade(&hall);

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -28,6 +28,7 @@ use spillway_core::{Error, Kind};
 use crate::net::access::Access;
 use crate::net::networks::Allowed;
 use crate::net::peer::{self, Account};
+use crate::net::peers::Peers;
 use crate::runtime::driver::kind_of;
 
 /// Connections that may wait to be accepted; the system's own limit applies too.
@@ -42,6 +43,7 @@ pub struct Listener {
     pub(crate) fd: Arc<OwnedFd>,
     address: Address,
     allowed: Option<Arc<Allowed>>,
+    pub(crate) peers: Arc<Peers>,
 }
 
 enum Address {
@@ -65,7 +67,7 @@ impl fmt::Display for Listener {
 
 impl Listener {
     fn new(fd: OwnedFd, address: Address) -> Self {
-        Self { fd: Arc::new(fd), address, allowed: None }
+        Self { fd: Arc::new(fd), address, allowed: None, peers: Arc::default() }
     }
 
     /// Listens on a socket file of the given access, such as mode 0600: this user only. Of two that replace the socket of a dead server at
@@ -166,17 +168,21 @@ impl Listener {
         self
     }
 
+    /// Counts the connections of each peer together with those of other sockets.
+    pub fn counting(mut self, peers: Arc<Peers>) -> Self {
+        self.peers = peers;
+        self
+    }
+
     /// Takes the next waiting connection.
     pub(crate) fn accept(&self) -> io::Result<(OwnedFd, Account)> {
         let (fd, address) = acceptfrom_with(&self.fd, SocketFlags::CLOEXEC)?;
         if matches!(self.address, Address::Unix { .. }) {
-            return Ok((fd, Account::Owner));
+            let account = Account::behind(&fd);
+            return Ok((fd, account));
         }
         peer::set_up(&fd);
-        // The kernel names the other end of every TCP connection; one without would count for a host of its own.
-        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
-        let host = address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip());
-        let account = Account::at(host);
+        let account = Account::of(address);
         match self.allowed.as_ref().is_none_or(|allowed| allowed.admits(account)) {
             true => Ok((fd, account)),
             false => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
