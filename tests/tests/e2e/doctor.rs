@@ -139,6 +139,19 @@ fn threads_that_a_server_does_not_get_are_a_problem() {
     Launch::new(&["ram", "--size", "1M"], folder, socket).limited(USER, 2).run().refused(1, "os error 11");
 }
 
+/// As a network file system whose server is gone.
+#[test]
+fn a_path_that_does_not_answer_is_told_and_freezes_nothing() {
+    let server = Launch::ram("1M").mounted().start();
+    let (file, shm) = (server.file("ram0"), Path::new("/dev/shm"));
+    server.signal(Signal::STOP);
+    let rows = Rows::about(&[&file, shm]);
+    let (status, found) = rows.get("storage");
+    assert!(status == "note" && found.starts_with("no answer within "), "{found}");
+    assert_eq!(rows.get("file system").1, "tmpfs", "the others are told");
+    server.signal(Signal::CONT);
+}
+
 #[test]
 fn a_path_where_nothing_is_is_named() {
     let missing = Path::new("/does/not/exist");

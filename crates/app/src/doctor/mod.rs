@@ -19,7 +19,10 @@ mod queue;
 mod sockets;
 mod storage;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use spillway_export::nbd;
@@ -35,18 +38,41 @@ use host::Host;
 use programs::Programs;
 use storage::Place;
 
+/// How long the storage at a path may take. A file system of another host that is gone answers never; a disk may have to spin up.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// `spillway doctor`: the exit code, a failure where no server can start.
 pub(crate) fn examine(options: &DoctorOptions) -> Result<u8> {
-    let places = options.paths.iter().map(|path| Place::at(path)).collect::<Result<Vec<_>>>()?;
+    let of_paths = options.paths.iter().map(|path| of_path(path)).collect::<Result<Vec<_>>>()?;
     let host = Host::at(Path::new("/"));
     // As a server does, for whose rings there may be too few descriptors otherwise.
     system::raise_open_files();
     let mut findings = of_server(&host);
     findings.extend(of_options(&host));
-    findings.extend(places.iter().flat_map(|place| place.findings(&host)));
+    findings.extend(of_paths.into_iter().flatten());
     client::print(&if options.json { finding::json(&findings)? } else { finding::table(&findings) })?;
     let stops = findings.iter().any(|finding| finding.status == Status::Problem);
     Ok(if stops { Exit::Failed } else { Exit::Success } as u8)
+}
+
+/// What the storage at a path allows. The thread that looks at one that does not answer ends with the program.
+fn of_path(path: &Path) -> Result<Vec<Finding>> {
+    let (found, findings) = channel();
+    let own: PathBuf = path.to_owned();
+    thread::spawn(move || {
+        // Nobody waits any more for findings that come late.
+        let _ = found.send(Place::at(&own).map(|place| place.findings(&Host::at(Path::new("/")))));
+    });
+    match findings.recv_timeout(PATIENCE) {
+        Ok(findings) => findings,
+        Err(RecvTimeoutError::Timeout) => Ok(vec![silent().about(&path.display().to_string())]),
+        Err(RecvTimeoutError::Disconnected) => unreachable!("a panic ends the program"),
+    }
+}
+
+fn silent() -> Finding {
+    let remedy = "A server waits for it, too, and so do requests. See whether the host, the program or the disk that serves it works.";
+    Finding::note("storage", format!("no answer within {} s", PATIENCE.as_secs()), remedy)
 }
 
 /// What every server needs.

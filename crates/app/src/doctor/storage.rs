@@ -68,7 +68,8 @@ impl Place {
         let remedy = file_systems::effect(&kind).map(str::to_owned);
         let mut found = vec![Finding::new("file system", kind, remedy)];
         if let Ok(about) = statvfs(&self.path) {
-            let [free, all] = [about.f_bavail, about.f_blocks].map(|blocks| blocks * about.f_frsize);
+            let [free, all] =
+                [about.f_bavail, about.f_blocks].map(|blocks: u64| blocks.saturating_mul(about.f_frsize));
             found.push(file_systems::room(free, all, self.len.saturating_sub(self.stored)));
             if about.f_flag.contains(StatVfsMountFlags::RDONLY) {
                 found.push(Finding::note("mount", "read-only", "Only for --read-only: mount -o remount,rw."));
