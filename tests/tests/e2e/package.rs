@@ -97,6 +97,7 @@ fn an_installed_package_works_and_a_removed_one_leaves_its_user_alone() {
     units::are_sound(&system.path("usr/lib/systemd/system"), &system.path("usr/bin/spillway"));
     pages_are_sound(&system);
     completions_are_sound(&system);
+    licences_are_told(&system.path("usr/share/doc/spillway"));
 
     system.dpkg(&["--purge", "spillway"]);
     assert_eq!(system.names(""), BTreeSet::from(["etc".into(), "var".into()]), "dpkg's own, and users");
@@ -116,7 +117,25 @@ fn an_archive_unpacked_where_users_unpack_it_works() {
     {
         assert!(usr.join(path).is_file(), "{path}");
     }
+    licences_are_told(&usr.join("share/doc/spillway"));
+    let told = fs::read_to_string(usr.join("share/doc/spillway/copyright")).expect("licences");
+    assert!(told.contains("\nFiles: linked/musl/*\n"), "{told}");
     serves(&usr.join("bin/spillway"));
+}
+
+/// The licences of all that is linked are in a folder of documents, and name no place that crates come from.
+fn licences_are_told(folder: &Path) {
+    let told = fs::read_to_string(folder.join("copyright")).expect("licences");
+    for crate_name in ["anyhow", "compio", "ring", "rustls", "zstd-sys"] {
+        assert!(told.contains(&format!("\nFiles: linked/{crate_name}-")), "{crate_name}: {told}");
+    }
+    let texts = [
+        "Redistribution and use in source and binary",
+        "Permission is hereby granted",
+        "TERMS AND CONDITIONS",
+    ];
+    assert!(texts.iter().all(|text| told.contains(text)) && !told.contains("/registry/"), "{told}");
+    is_well("sh", "zcat \"$1\" | grep -q 'Rust Standard Library'", &folder.join("rust-library.html.gz"));
 }
 
 /// The program starts a server and stops it.

@@ -8,14 +8,14 @@ use anyhow::Result;
 
 use super::contents::Form;
 use super::release::Release;
-use super::tree;
+use super::{folder, tree};
 use crate::cargo::succeed;
 
 /// Makes the archive in `into`; its path.
 pub(super) fn make(root: &Path, built: &Path, release: &Release, into: &Path) -> Result<PathBuf> {
     let name = format!("spillway-{}-{}-linux-musl", release.version, env::consts::ARCH);
     let stage = into.join("archive");
-    tree::empty(&stage)?;
+    folder::empty(&stage)?;
     tree::write(root, built, release, Form::Archive, &stage.join(&name))?;
     let package = into.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");

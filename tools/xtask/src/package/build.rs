@@ -15,10 +15,7 @@ pub(super) const FOLDER: &str = "target/package";
 
 /// Builds the program, and the one that writes its man pages; the folder that they are in.
 pub(super) fn release(root: &Path, form: Form) -> Result<PathBuf> {
-    let triple = match form {
-        Form::Debian => printed(Command::new("rustc").args(["--print", "host-tuple"]))?.trim().to_owned(),
-        Form::Archive => static_triple(),
-    };
+    let triple = triple(form)?;
     if form == Form::Archive {
         tools::require(tools::MUSL)?;
         require_target(&triple)?;
@@ -33,9 +30,12 @@ pub(super) fn release(root: &Path, form: Form) -> Result<PathBuf> {
     Ok(target.join(triple).join("release"))
 }
 
-/// The target of a program that is linked statically, on this processor.
-fn static_triple() -> String {
-    format!("{}-unknown-linux-musl", env::consts::ARCH)
+/// The target of the program: the one of this machine, or the one that is linked statically.
+pub(super) fn triple(form: Form) -> Result<String> {
+    match form {
+        Form::Debian => Ok(printed(Command::new("rustc").args(["--print", "host-tuple"]))?.trim().to_owned()),
+        Form::Archive => Ok(format!("{}-unknown-linux-musl", env::consts::ARCH)),
+    }
 }
 
 /// Installs Rust's standard library for a target where it is missing.

@@ -25,6 +25,10 @@ pub(super) enum Source {
     File(&'static str),
     /// The files that a folder of the repository holds, with its folders.
     Folder(&'static str),
+    /// The licences of the program and of all that is linked into it.
+    Licences,
+    /// The notices of Rust's standard library.
+    RustNotices,
     /// A text that depends on the release.
     Text(fn(&Release) -> String),
 }
@@ -55,7 +59,7 @@ const fn only(form: Form, source: Source, place: &'static str) -> Entry {
 }
 
 use Form::{Archive, Debian};
-use Source::{Completions, File, Folder, Pages, Program, Text};
+use Source::{Completions, File, Folder, Licences, Pages, Program, RustNotices, Text};
 
 /// Documents keep their places beside each other, so that their links work.
 #[rustfmt::skip]
@@ -77,7 +81,8 @@ const CONTENTS: &[Entry] = &[
     // With the example for serve, the rules for alerts and the dashboard.
     both(Folder("docs"), "share/doc/spillway/docs/"),
 
-    only(Debian, Text(texts::copyright), "share/doc/spillway/copyright"),
+    both(Licences, "share/doc/spillway/copyright"),
+    both(RustNotices, "share/doc/spillway/rust-library.html.gz"),
     only(Debian, Text(texts::changelog), "share/doc/spillway/changelog.Debian.gz"),
     only(Archive, File("LICENSE-MIT"), "share/doc/spillway/LICENSE-MIT"),
     only(Archive, File("LICENSE-APACHE"), "share/doc/spillway/LICENSE-APACHE"),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::contents::Form;
 use super::release::Release;
-use super::{needs, tree};
+use super::{folder, needs, tree};
 use crate::cargo::{printed, succeed};
 
 /// Scripts of the package, in this folder of the repository.
@@ -27,7 +27,7 @@ userspace write-back block storage engine
 /// Makes the package in `into`; its path.
 pub(super) fn make(root: &Path, built: &Path, release: &Release, into: &Path) -> Result<PathBuf> {
     let stage = into.join("debian");
-    tree::empty(&stage)?;
+    folder::empty(&stage)?;
     let usr = stage.join("usr");
     tree::write(root, built, release, Form::Debian, &usr)?;
     let architecture = printed(Command::new("dpkg").arg("--print-architecture"))?;
@@ -41,7 +41,7 @@ pub(super) fn make(root: &Path, built: &Path, release: &Release, into: &Path) ->
 
 /// Writes what is about the package and not of it.
 fn write_control(root: &Path, release: &Release, architecture: &str, stage: &Path) -> Result<()> {
-    let (folder, files) = (stage.join("DEBIAN"), tree::files(&stage.join("usr"))?);
+    let (folder, files) = (stage.join("DEBIAN"), folder::files(&stage.join("usr"))?);
     fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let depends = needs::packages(&stage.join("usr/bin/spillway"), &stage.join("shlibdeps"))?;
     let control = control(release, architecture, &depends, kibibytes(&files)?);

@@ -5,7 +5,8 @@
 //! | `contents` | the table of all files in a package, and from where each comes |
 //! | `release` | version, time and maintainer: what identifies a package |
 //! | `build` | the release build that is packaged |
-//! | `tree` | writes the tree |
+//! | `tree`, `folder` | writes the tree; makes and lists folders |
+//! | `licences` | the licences of the program, and of the crates that are linked into it |
 //! | `texts` | files of the package that are no files of the repository |
 //! | `debian`, `needs` | the Debian package; the packages that its program needs |
 //! | `archive` | the archive |
@@ -16,6 +17,8 @@ mod archive;
 mod build;
 mod contents;
 mod debian;
+mod folder;
+mod licences;
 mod needs;
 mod release;
 mod texts;

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::tree;
+use super::folder;
 use crate::cargo::printed;
 use crate::tools;
 
@@ -34,7 +34,7 @@ pub(super) fn packages(program: &Path, scratch: &Path) -> Result<String> {
 
 fn by_shlibdeps(program: &Path, scratch: &Path) -> Result<String> {
     const FIELD: &str = "shlibs:Depends=";
-    tree::empty(&scratch.join("debian"))?;
+    folder::empty(&scratch.join("debian"))?;
     fs::write(scratch.join("debian/control"), SOURCE)?;
     let mut shlibdeps = Command::new("dpkg-shlibdeps");
     let said = printed(shlibdeps.current_dir(scratch).arg("-O").arg("-e").arg(program))?;

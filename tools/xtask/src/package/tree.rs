@@ -8,18 +8,20 @@ use anyhow::{Context, Result};
 
 use super::contents::{Entry, Form, Source};
 use super::release::Release;
+use super::{build, folder, licences};
 use crate::cargo::{printed, succeed};
 
 /// Writes the tree into `usr`, which is empty. `built` is cargo's folder with the program and the one for its man pages.
 pub(super) fn write(root: &Path, built: &Path, release: &Release, form: Form, usr: &Path) -> Result<()> {
     for entry in Entry::all_of(form) {
-        put(root, built, release, entry, usr).with_context(|| format!("{} in the package", entry.place))?;
+        put(root, built, release, form, entry, usr)
+            .with_context(|| format!("{} in the package", entry.place))?;
     }
     // Readable by all and writable by the owner, whatever the umask is.
     succeed(Command::new("chmod").args(["--recursive", "u=rwX,go=rX"]).arg(usr))
 }
 
-fn put(root: &Path, built: &Path, release: &Release, entry: &Entry, usr: &Path) -> Result<()> {
+fn put(root: &Path, built: &Path, release: &Release, form: Form, entry: &Entry, usr: &Path) -> Result<()> {
     let compressed = entry.place.strip_suffix(".gz");
     let path = usr.join(compressed.unwrap_or(entry.place));
     fs::create_dir_all(if entry.place.ends_with('/') {
@@ -34,13 +36,15 @@ fn put(root: &Path, built: &Path, release: &Release, entry: &Entry, usr: &Path) 
         }
         Source::Pages => {
             succeed(Command::new(built.join("examples/pages")).arg(&path).arg(&release.date))?;
-            gzip(&files(&path)?)?;
+            gzip(&folder::files(&path)?)?;
         }
         Source::Completions(shell) => {
             fs::write(&path, printed(Command::new(&program).args(["completions", shell]))?)?;
         }
         Source::File(file) => copy(&root.join(file), &path)?,
         Source::Folder(folder) => copy_folder(root, folder, &path)?,
+        Source::Licences => fs::write(&path, licences::copyright(root, form, &build::triple(form)?)?)?,
+        Source::RustNotices => copy(&licences::of_rust()?, &path)?,
         Source::Text(text) => fs::write(&path, text(release))?,
     }
     if compressed.is_some() { gzip(&[path]) } else { Ok(()) }
@@ -65,23 +69,4 @@ fn copy_folder(root: &Path, folder: &str, to: &Path) -> Result<()> {
 /// Compresses files in place, without their times and names.
 fn gzip(files: &[PathBuf]) -> Result<()> {
     succeed(Command::new("gzip").args(["-9", "--no-name"]).args(files))
-}
-
-/// Makes `folder` anew, without what an earlier run left.
-pub(super) fn empty(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
-    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))
-}
-
-/// All files below `folder`, in order.
-pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let path = entry?.path();
-        if path.is_dir() { found.extend(files(&path)?) } else { found.push(path) }
-    }
-    found.sort();
-    Ok(found)
 }

@@ -49,7 +49,7 @@ mod tests {
     fn wide_prose_is_found() {
         let (fits, wide) = ("ä".repeat(COLUMNS_MAX), "a".repeat(COLUMNS_MAX + 1));
         assert_eq!(lines_found("docs/a.md", &format!("{fits}\n{wide}\n\n- {fits}\n")), [2, 4]);
-        assert_eq!(lines_found("docs/a.txt", &wide), []);
+        assert!(lines_found("docs/a.txt", &wide).is_empty());
     }
 
     #[test]
