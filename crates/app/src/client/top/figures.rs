@@ -83,7 +83,9 @@ fn words(device: &Device) -> Vec<String> {
     let (now, row) = (&*device.now, &device.now.row);
     let texts =
         |name: &'static str| now.every(name).filter_map(|(_, shown)| shown.value.as_str()).map(str::to_owned);
-    let errors = texts("error").map(|errno| format!("error {errno}"));
+    // The error that a layer makes on purpose is a setting.
+    let failures = now.every("error").filter(|(row, _)| row.role != "knob");
+    let errors = failures.filter_map(|(_, shown)| shown.value.as_str()).map(|errno| format!("error {errno}"));
     let connections = texts("connection").filter(|state| state != "local" && state != "up");
     let drains = texts("drain_state").filter(|state| state != "off").map(|state| format!("drain {state}"));
     let without_size = (row.disksize == 0).then(|| "no size".to_owned());
@@ -160,7 +162,7 @@ mod tests {
     use super::super::sample::tests::{device, sample};
     use super::*;
     use serde_json::json;
-    use spillway_export::control::DeviceRow;
+    use spillway_export::control::{AttributeRow, DeviceRow};
 
     fn row(read_bytes: u64, writes: u64) -> DeviceRow {
         let mut row = DeviceRow { name: "a".into(), disksize: 1 << 30, clients: 2, ..Default::default() };
@@ -188,6 +190,14 @@ mod tests {
         assert_eq!((found.memory, found.dirty), (Some((100, 400)), Some(2024)));
         assert_eq!((found.risk, found.clients, found.spill), (Some((8192, Some(3))), Some(2), None));
         assert_eq!(found.words, ["error EIO", "reconnecting", "drain running", "read-only"]);
+    }
+
+    #[test]
+    fn an_error_that_is_made_on_purpose_is_no_state() {
+        let mut now = sample(0, row(0, 0), &[("fault", "error", json!("EIO"))]);
+        let knob = |row: &AttributeRow| AttributeRow { role: "knob".into(), ..row.clone() };
+        now.attributes = now.attributes.iter().map(knob).collect();
+        assert_eq!(figures(&device(None, now)).words, [""; 0]);
     }
 
     #[test]

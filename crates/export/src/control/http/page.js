@@ -102,6 +102,9 @@ function time(micros) {
   return `${Number(micros.toPrecision(3))} µs`;
 }
 
+// Attributes that are sentences or states, unless they are settings.
+const WORDS = ["policy", "error", "drain_state", "connection"];
+
 // A device.
 
 class Device {
@@ -300,7 +303,7 @@ class Device {
         }
       }
       if (row.type === "columns" || row.type === "rows" || value === undefined) continue;
-      if (own === "policy" || own === "error" || own === "drain_state" || own === "connection") {
+      if (WORDS.includes(own) && row.role !== "knob") {
         if (value !== null) words.push(element("p", { className: own === "error" ? "policy error" : "policy", title: row.help }, `${own}: ${value}`));
       } else if (row.role === "knob" || typeof value === "string") {
         settings.append(line(typeof value === "number" ? shown(value, row.unit, this.values) : String(value ?? "none")));
