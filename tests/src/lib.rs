@@ -6,6 +6,7 @@
 
 mod acknowledged;
 pub mod binary;
+mod certificates;
 pub mod clients;
 mod cluster;
 mod connection;
@@ -35,6 +36,7 @@ mod vitals;
 mod wait;
 
 pub use acknowledged::{Acknowledged, PART, Way};
+pub use certificates::Authority;
 pub use cluster::{Cluster, Owner, Store};
 pub use connection::FuseConnection;
 pub use drive::Drive;

@@ -68,9 +68,9 @@ pub fn connect(socket: &Path) -> io::Result<UnixStream> {
 }
 
 /// A negotiated connection with simple replies.
-pub struct Client {
+pub struct Client<S = UnixStream> {
     /// The connection, for whatever the methods do not do.
-    pub stream: UnixStream,
+    pub stream: S,
     /// Size of the export in bytes.
     pub size: u64,
     cookie: u64,
@@ -88,8 +88,24 @@ impl Client {
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting)?;
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        let mut words = FIXED_NEWSTYLE_NO_ZEROES.to_be_bytes().to_vec();
-        words.extend(OPTION_MAGIC);
+        stream.write_all(&FIXED_NEWSTYLE_NO_ZEROES.to_be_bytes())?;
+        Self::enter(stream, export)
+    }
+
+    /// Whether bytes of a reply, or the end, can be received without waiting.
+    pub fn is_answered(&self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket can be switched");
+        let mut byte = [0];
+        let peeked = rustix::net::recv(&self.stream, &mut byte, rustix::net::RecvFlags::PEEK);
+        self.stream.set_nonblocking(false).expect("a socket can be switched");
+        peeked.is_ok()
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Chooses an export, on a connection where client and server have exchanged their flags. Fails where the server hangs up.
+    pub fn enter(mut stream: S, export: &str) -> io::Result<Self> {
+        let mut words = OPTION_MAGIC.to_vec();
         words.extend(OPTION_EXPORT_NAME.to_be_bytes());
         words.extend((export.len() as u32).to_be_bytes());
         words.extend(export.as_bytes());
@@ -125,15 +141,6 @@ impl Client {
         let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("4 bytes"));
         assert_eq!(word(0), REPLY_MAGIC, "a reply begins with its magic");
         Ok((word(4), u64::from_be_bytes(head[8..].try_into().expect("8 bytes"))))
-    }
-
-    /// Whether bytes of a reply, or the end, can be received without waiting.
-    pub fn is_answered(&self) -> bool {
-        self.stream.set_nonblocking(true).expect("a socket can be switched");
-        let mut byte = [0];
-        let peeked = rustix::net::recv(&self.stream, &mut byte, rustix::net::RecvFlags::PEEK);
-        self.stream.set_nonblocking(false).expect("a socket can be switched");
-        peeked.is_ok()
     }
 
     /// A request with its answer, for a client with nothing else in flight. `Err` is the protocol's error.

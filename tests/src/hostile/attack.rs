@@ -7,10 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Chance;
 use super::bystander::RANGE;
+use super::door::Door;
 use super::machine::Machine;
 use super::motif::Motif;
-use super::speech::{self, Request, Speech, Stuck, Style, flag, option};
+use super::records;
+use super::speech::{Request, Speech, Stuck, Style};
 use super::stacks::{Export, Target};
+use super::web::{self, Web};
+use super::words::{self, flag, option};
 use crate::pattern;
 use crate::raw::command;
 
@@ -23,12 +27,14 @@ const PAYLOAD: u64 = 16 * MIB;
 const HELD: usize = 48;
 
 /// Bytes that nothing compresses, to be sent from any place.
-static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| pattern::random(1, 0, 4 << 20));
+pub(super) static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| pattern::random(1, 0, 4 << 20));
 static ZEROES: [u8; 1 << 20] = [0; 1 << 20];
 
 /// What all clients of a round share.
 pub(super) struct Scene<'a> {
-    pub(super) socket: &'a Path,
+    pub(super) door: &'a Door,
+    /// HTTP, where the server has it.
+    pub(super) web: Option<&'a Web>,
     /// Of vhost-user.
     pub(super) guest: &'a Path,
     pub(super) exports: &'a [Export],
@@ -41,10 +47,11 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn new(socket: &'a Path, target: &'a Target, payload_max: u64) -> Self {
+    pub(super) fn new(target: &'a Target, web: Option<&'a Web>, payload_max: u64) -> Self {
         let zero = || AtomicU64::new(0);
-        let (guest, exports) = (&target.guest, &target.exports[..]);
-        Self { socket, guest, exports, payload_max, requests: zero(), connections: zero(), machines: zero() }
+        let (requests, connections, machines) = (zero(), zero(), zero());
+        let Target { door, guest, exports, .. } = target;
+        Self { door, web, guest, exports, payload_max, requests, connections, machines }
     }
 }
 
@@ -83,13 +90,15 @@ impl<'a> Hand<'a> {
             2 => self.garbage(),
             3 => self.crowd(),
             4 => self.machine(),
+            5..8 if self.scene.door.has_tls() => self.records(),
+            8..14 if self.scene.web.is_some() => self.web(),
             _ => self.requests(),
         }
     }
 
-    fn connect(&self) -> Option<Speech> {
+    fn connect(&mut self) -> Option<Speech> {
         self.scene.connections.fetch_add(1, Relaxed);
-        Speech::connect(self.scene.socket).ok()
+        Speech::connect(self.scene.door, &mut self.chance).ok()
     }
 
     fn enter(&mut self) -> Option<(Speech, Export)> {
@@ -98,7 +107,8 @@ impl<'a> Hand<'a> {
         let styles =
             [Style::ExportName, Style::Simple, Style::Structured, Style::Structured, Style::Extended];
         let style = self.chance.pick(&styles);
-        Speech::enter(self.scene.socket, export.name, style).ok().map(|speech| (speech, export))
+        let speech = Speech::enter(self.scene.door, &mut self.chance, export.name, style);
+        speech.ok().map(|speech| (speech, export))
     }
 
     fn hold(&mut self, speech: Speech, rest: Vec<u8>) {
@@ -124,8 +134,8 @@ impl<'a> Hand<'a> {
         let Some(mut speech) = self.connect() else { return };
         let len = self.chance.pick(&[0, 1, 4096, 65536, 65537, 1 << 20, 64 << 20, u32::MAX]);
         let sent = self.chance.spread(u64::from(len).clamp(1, MIB)) as usize;
-        let mut words = speech::client_flags();
-        words.extend(speech::option_header(self.option_number(), len));
+        let mut words = speech.opening();
+        words.extend(words::option_header(self.option_number(), len));
         words.extend(&NOISE[..sent]);
         let cut = self.chance.spread(words.len() as u64) as usize;
         if speech.say(&words[..cut], false).is_ok() {
@@ -151,15 +161,15 @@ impl<'a> Hand<'a> {
         let Some(mut speech) = self.connect() else { return };
         let export = self.chance.pick(self.scene.exports).name;
         let asked = vec!["base:allocation"; self.chance.spread(3000) as usize];
-        let queries = speech::queries(export, &asked);
+        let queries = words::queries(export, &asked);
         let one = match self.chance.below(4) {
-            0 => speech::option(option::LIST, &[]),
-            1 => speech::option(option::SET_META_CONTEXT, &queries),
-            2 => speech::option(option::LIST_META_CONTEXT, &queries),
-            _ => speech::option(self.option_number(), &NOISE[..self.chance.spread(65536) as usize]),
+            0 => words::option(option::LIST, &[]),
+            1 => words::option(option::SET_META_CONTEXT, &queries),
+            2 => words::option(option::LIST_META_CONTEXT, &queries),
+            _ => words::option(self.option_number(), &NOISE[..self.chance.spread(65536) as usize]),
         };
         let times = self.chance.spread(5000).min(1 + 8 * MIB / one.len() as u64);
-        let said = speech.say(&speech::client_flags(), false);
+        let said = speech.say(&speech.opening(), false);
         if said.and_then(|()| (0..times).try_for_each(|_| speech.say(&one, false))).is_ok() {
             self.hold(speech, Vec::new());
         }
@@ -177,14 +187,13 @@ impl<'a> Hand<'a> {
         let count = self.chance.spread(256);
         let motif = Motif { reads: false, ..self.motif() };
         let (entered, asks) = (!self.chance.one_in(4), !self.chance.one_in(4));
-        let words = speech::client_flags();
         let mut crowd = Vec::new();
         for _ in 0..count {
             if !entered {
-                let said = &words[..self.chance.below(5) as usize];
-                crowd.extend(
-                    self.connect().and_then(|mut speech| speech.say(said, false).ok().map(|()| speech)),
-                );
+                let Some(mut speech) = self.connect() else { continue };
+                let words = speech.opening();
+                let said = self.chance.below(words.len() as u64 + 1) as usize;
+                crowd.extend(speech.say(&words[..said], false).ok().map(|()| speech));
             } else if let Some((mut speech, export)) = self.enter() {
                 if asks {
                     // The server takes no more once enough is unread: that is when to stay.
@@ -203,6 +212,22 @@ impl<'a> Hand<'a> {
         self.scene.connections.fetch_add(1, Relaxed);
         let machine = Machine::connect(self.scene, self.scene.guest, self.chance.fork());
         machine.into_iter().for_each(Machine::play);
+    }
+
+    /// TLS that is none, or that breaks.
+    fn records(&mut self) {
+        self.scene.connections.fetch_add(1, Relaxed);
+        if let Ok((speech, rest)) = records::play(self.scene, &mut self.chance) {
+            self.hold(speech, rest);
+        }
+    }
+
+    /// A client over HTTP.
+    fn web(&mut self) {
+        let Some(web) = self.scene.web else { return };
+        self.scene.connections.fetch_add(1, Relaxed);
+        let asked = web::play(web, self.scene.exports, &mut self.chance);
+        self.scene.requests.fetch_add(asked, Relaxed);
     }
 
     /// Enters an export and asks for much, in bursts.

@@ -1,10 +1,10 @@
 //! A client that behaves, on a range of its own: every answer comes, every byte is its own, and what was flushed outlives the server.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::Chance;
+use super::door::{Door, Wire};
 use super::stacks::{Export, Keeps};
 use crate::pattern;
 use crate::raw::{Client, command, errno};
@@ -66,12 +66,12 @@ impl Bystander {
     }
 
     /// Connects; before the others come, who take all the connections that there are.
-    pub(super) fn enter(&self, socket: &Path) -> Client {
-        Client::open(socket, self.export.name)
+    pub(super) fn enter(&self, door: &Door) -> Client<Wire> {
+        door.client(self.export.name).expect("the server lets in who comes first")
     }
 
     /// Reads, writes and flushes until `over`. An error is a connection that ended; a broken promise panics.
-    pub(super) fn live(&mut self, mut client: Client, over: impl Fn() -> bool) -> io::Result<()> {
+    pub(super) fn live(&mut self, mut client: Client<Wire>, over: impl Fn() -> bool) -> io::Result<()> {
         loop {
             self.step(&mut client)?;
             self.requests += 1;
@@ -82,7 +82,7 @@ impl Bystander {
         }
     }
 
-    fn step(&mut self, client: &mut Client) -> io::Result<()> {
+    fn step(&mut self, client: &mut Client<Wire>) -> io::Result<()> {
         let block = self.chance.below(self.blocks.len() as u64) as usize;
         match self.chance.below(16) {
             0 => self.flush(client),
@@ -92,8 +92,8 @@ impl Bystander {
     }
 
     /// A server that was killed and begins anew holds what it promised to keep.
-    pub(super) fn finds_everything(&mut self, socket: &Path) {
-        let mut client = self.enter(socket);
+    pub(super) fn finds_everything(&mut self, door: &Door) {
+        let mut client = self.enter(door);
         for block in &mut self.blocks {
             let kept = std::mem::take(&mut block.kept);
             block.now = if self.export.keeps == Keeps::Nothing { vec![0] } else { kept };
@@ -108,7 +108,7 @@ impl Bystander {
 
     /// Looks at a block after a crash. A write that no flush has covered may be there in part, by units of the export; then it is done anew, so
     /// that the block is of one version again.
-    fn read_anew(&mut self, client: &mut Client, block: usize) -> io::Result<()> {
+    fn read_anew(&mut self, client: &mut Client<Wire>, block: usize) -> io::Result<()> {
         let (offset, unit) = (self.offset(block), self.export.unit);
         let bytes = self.fetch(client, block)?;
         let kept = &self.blocks[block].now;
@@ -128,7 +128,7 @@ impl Bystander {
         self.write(client, block)
     }
 
-    fn read(&mut self, client: &mut Client, block: usize) -> io::Result<()> {
+    fn read(&mut self, client: &mut Client<Wire>, block: usize) -> io::Result<()> {
         let (offset, bytes) = (self.offset(block), self.fetch(client, block)?);
         let now = &mut self.blocks[block].now;
         let found = whole(now, &bytes, offset);
@@ -136,7 +136,7 @@ impl Bystander {
         Ok(())
     }
 
-    fn fetch(&mut self, client: &mut Client, block: usize) -> io::Result<Vec<u8>> {
+    fn fetch(&mut self, client: &mut Client<Wire>, block: usize) -> io::Result<Vec<u8>> {
         let offset = self.offset(block);
         let begin = Instant::now();
         client.send(command::READ, offset, BLOCK as u32)?;
@@ -148,7 +148,7 @@ impl Bystander {
         Ok(bytes)
     }
 
-    fn write(&mut self, client: &mut Client, block: usize) -> io::Result<()> {
+    fn write(&mut self, client: &mut Client<Wire>, block: usize) -> io::Result<()> {
         let offset = self.offset(block);
         self.version += 1;
         let version = self.version;
@@ -172,7 +172,7 @@ impl Bystander {
         Ok(())
     }
 
-    fn flush(&mut self, client: &mut Client) -> io::Result<()> {
+    fn flush(&mut self, client: &mut Client<Wire>) -> io::Result<()> {
         let begin = Instant::now();
         client.send(command::FLUSH, 0, 0)?;
         let (error, _) = client.reply()?;

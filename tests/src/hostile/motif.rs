@@ -1,7 +1,7 @@
 //! Requests that resemble each other: what a burst, or a whole wave of clients, asks for.
 
 use super::Chance;
-use super::speech::flag;
+use super::words::flag;
 use crate::raw::command;
 
 const MIB: u64 = 1 << 20;

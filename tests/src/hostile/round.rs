@@ -9,8 +9,11 @@ use rustix::process::Signal;
 use super::Chance;
 use super::attack::{Hand, Scene};
 use super::bystander::{Bystander, Slowest};
+use super::door::Wire;
 use super::motif::Motif;
+use super::reader::Reader;
 use super::stacks::{Keeps, Stack, Target};
+use super::web::Web;
 use crate::counted::Counts;
 use crate::raw::Client;
 use crate::{Server, pattern};
@@ -98,7 +101,7 @@ pub fn run(stack: &Stack, seed: u64, size: Size) -> Report {
     let mut round = Round { target, size, chance, bystanders, report: Report::default() };
     let mut server = round.start();
     if seed.is_multiple_of(2) {
-        round.fill(&server);
+        round.fill();
     }
     for wave in 0..size.waves {
         let theme = round.theme();
@@ -139,11 +142,11 @@ impl Round {
     }
 
     /// Writes noise until the budget is full, or the cache: what comes then finds no room.
-    fn fill(&self, server: &Server) {
+    fn fill(&self) {
         const STEP: u64 = 1 << 20;
         let noise = pattern::random(2, 0, STEP as usize);
         for export in &self.target.exports {
-            let mut client = Client::open(server.socket(), export.name);
+            let mut client = self.target.door.client(export.name).expect("nobody else is there");
             let full =
                 (0..self.target.memory).step_by(STEP as usize).find(|&at| client.write(at, &noise).is_err());
             let endless = export.keeps != Keeps::Nothing;
@@ -162,16 +165,18 @@ impl Round {
     fn wave(&mut self, server: &mut Server, theme: Option<Motif>, killed: bool) -> Vec<String> {
         let before = server.vitals().descriptors;
         let Self { target, size, chance, bystanders, report } = self;
-        let socket = server.socket().to_owned();
-        let scene = Scene::new(&socket, target, payload_max(target.memory));
+        let web = target.web.as_ref().map(|rights| Web::of(server, rights.clone()));
+        let scene = Scene::new(target, web.as_ref(), payload_max(target.memory));
+        let reader = web.as_ref().map(Reader::enter);
         let over = AtomicBool::new(false);
         let enough = if killed { chance.below(size.hands * size.clients * REQUESTS) } else { u64::MAX };
         let broken = std::thread::scope(|scope| {
-            let entered = bystanders.iter_mut().map(|bystander| (bystander.enter(&socket), bystander));
+            let entered = bystanders.iter_mut().map(|bystander| (bystander.enter(&target.door), bystander));
             let over = &over;
             let bystanders: Vec<_> = entered
                 .map(|(client, bystander)| scope.spawn(move || behave(bystander, client, over, killed)))
                 .collect();
+            let reader = reader.map(|reader| scope.spawn(move || watch(reader, over, killed)));
             let hands = (0..size.hands).map(|_| Hand::new(&scene, chance.fork(), theme));
             let hands: Vec<_> = hands.map(|hand| scope.spawn(|| hand.play(size.clients))).collect();
             while !hands.iter().all(|hand| hand.is_finished()) && scene.requests.load(Relaxed) < enough {
@@ -183,7 +188,7 @@ impl Round {
                 server.ends();
             }
             over.store(true, Relaxed);
-            hands.into_iter().chain(bystanders).for_each(passes_on_its_panic);
+            hands.into_iter().chain(bystanders).chain(reader).for_each(passes_on_its_panic);
             broken
         });
         if !killed {
@@ -201,7 +206,7 @@ impl Round {
         drop(killed);
         let server = self.start();
         self.report.restarts += 1;
-        self.bystanders.iter_mut().for_each(|bystander| bystander.finds_everything(server.socket()));
+        self.bystanders.iter_mut().for_each(|bystander| bystander.finds_everything(&self.target.door));
         server
     }
 
@@ -215,9 +220,15 @@ impl Round {
 }
 
 /// A bystander is served until it is over; by a server that is killed, until then.
-fn behave(bystander: &mut Bystander, client: Client, over: &AtomicBool, killed: bool) {
+fn behave(bystander: &mut Bystander, client: Client<Wire>, over: &AtomicBool, killed: bool) {
     let lived = bystander.live(client, || over.load(Relaxed));
     assert!(killed || lived.is_ok(), "a client that behaves is not served: {lived:?}");
+}
+
+/// The same of a client over HTTP.
+fn watch(mut reader: Reader, over: &AtomicBool, killed: bool) {
+    let lived = reader.live(|| over.load(Relaxed));
+    assert!(killed || lived.is_ok(), "a reader of HTTP is not served: {lived:?}");
 }
 
 fn passes_on_its_panic(thread: ScopedJoinHandle<'_, ()>) {

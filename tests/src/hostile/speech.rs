@@ -2,40 +2,15 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::Chance;
+use super::door::{Door, Wire};
+use super::words::{client_flags, option, queries, text};
+
 /// How long the server may take nothing before the client goes on without it.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
-
-/// How long the server may take for a part of the handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-
-const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
-
-/// Options of the protocol.
-pub(super) mod option {
-    pub(in crate::hostile) const EXPORT_NAME: u32 = 1;
-    pub(in crate::hostile) const LIST: u32 = 3;
-    pub(in crate::hostile) const INFO: u32 = 6;
-    pub(in crate::hostile) const GO: u32 = 7;
-    pub(in crate::hostile) const STRUCTURED_REPLY: u32 = 8;
-    pub(in crate::hostile) const LIST_META_CONTEXT: u32 = 9;
-    pub(in crate::hostile) const SET_META_CONTEXT: u32 = 10;
-    pub(in crate::hostile) const EXTENDED_HEADERS: u32 = 11;
-}
-
-/// Flags of commands.
-pub(super) mod flag {
-    pub(in crate::hostile) const FUA: u16 = 1;
-    pub(in crate::hostile) const NO_HOLE: u16 = 2;
-    pub(in crate::hostile) const DF: u16 = 4;
-    pub(in crate::hostile) const REQ_ONE: u16 = 8;
-    pub(in crate::hostile) const FAST_ZERO: u16 = 16;
-    pub(in crate::hostile) const PAYLOAD_LEN: u16 = 32;
-}
 
 /// Which replies and headers were agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -64,41 +39,56 @@ pub(super) struct Stuck;
 
 /// The connection.
 pub(super) struct Speech {
-    stream: UnixStream,
+    wire: Wire,
     style: Style,
     cookie: u64,
 }
 
 impl Speech {
-    /// Connects and says nothing.
-    pub(super) fn connect(socket: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_nonblocking(true)?;
-        Ok(Self { stream, style: Style::Simple, cookie: 0 })
+    /// Connects; what it says next is its [`Speech::opening`]. Where there is TLS, most clients have begun it by then.
+    pub(super) fn connect(door: &Door, chance: &mut Chance) -> io::Result<Self> {
+        let protected = door.has_tls() && !chance.one_in(4);
+        let wire =
+            if protected { Wire::Tls(Box::new(door.enter_tls(chance)?)) } else { Wire::Plain(door.knock()?) };
+        wire.stream().set_nonblocking(true)?;
+        Ok(Self { wire, style: Style::Simple, cookie: 0 })
     }
 
     /// Connects and enters an export.
-    pub(super) fn enter(socket: &Path, export: &str, style: Style) -> io::Result<Self> {
-        let mut speech = Self::connect(socket)?;
+    pub(super) fn enter(door: &Door, chance: &mut Chance, export: &str, style: Style) -> io::Result<Self> {
+        let mut speech = Self::connect(door, chance)?;
         speech.style = style;
-        speech.stream.set_nonblocking(false)?;
-        speech.stream.set_read_timeout(Some(HANDSHAKE))?;
-        speech.stream.set_write_timeout(Some(HANDSHAKE))?;
-        speech.stream.write_all(&handshake(export, style))?;
+        speech.wire.stream().set_nonblocking(false)?;
+        let words = [speech.opening(), handshake(export, style)].concat();
+        speech.wire.write_all(&words)?;
+        speech.wire.flush()?;
         speech.entered()?;
-        speech.stream.set_nonblocking(true)?;
+        speech.wire.stream().set_nonblocking(true)?;
         Ok(speech)
+    }
+
+    /// Says the bytes on a socket as they are, whatever was said there before.
+    pub(super) fn as_it_is(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { wire: Wire::Plain(stream), style: Style::Simple, cookie: 0 })
+    }
+
+    /// What a client says before its options: in TLS it has said that before.
+    pub(super) fn opening(&self) -> Vec<u8> {
+        if matches!(self.wire, Wire::Plain(_)) { client_flags() } else { Vec::new() }
     }
 
     /// Reads what the server says to a handshake, to its end.
     fn entered(&mut self) -> io::Result<()> {
-        self.skip(18)?;
+        if matches!(self.wire, Wire::Plain(_)) {
+            self.skip(18)?;
+        }
         if self.style == Style::ExportName {
             return self.skip(10);
         }
         loop {
             let mut head = [0; 20];
-            self.stream.read_exact(&mut head)?;
+            self.wire.read_exact(&mut head)?;
             let word = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("4 bytes"));
             let (answered, kind, len) = (word(8), word(12), word(16));
             self.skip(len as usize)?;
@@ -111,7 +101,7 @@ impl Speech {
     }
 
     fn skip(&mut self, len: usize) -> io::Result<()> {
-        self.stream.read_exact(&mut vec![0; len])
+        self.wire.read_exact(&mut vec![0; len])
     }
 
     /// The bytes of a request without its payload.
@@ -138,8 +128,10 @@ impl Speech {
 
     /// Says `bytes`, and reads meanwhile where `reads`, so that the server goes on taking.
     pub(super) fn say(&mut self, mut bytes: &[u8], reads: bool) -> Result<(), Stuck> {
-        while !bytes.is_empty() {
-            match self.stream.write(bytes) {
+        loop {
+            let said = if bytes.is_empty() { self.wire.flush().map(|()| 0) } else { self.wire.write(bytes) };
+            match said {
+                Ok(_) if bytes.is_empty() => return Ok(()),
                 Ok(count) => bytes = &bytes[count..],
                 Err(why) if why.kind() == ErrorKind::WouldBlock => {
                     let wanted = if reads { PollFlags::IN | PollFlags::OUT } else { PollFlags::OUT };
@@ -151,14 +143,13 @@ impl Speech {
                 Err(_) => return Err(Stuck),
             }
         }
-        Ok(())
     }
 
     /// Reads what is there, at most a few MiB.
     pub(super) fn hear(&mut self) -> Result<(), Stuck> {
         let mut bytes = [0; 65536];
         for _ in 0..64 {
-            match self.stream.read(&mut bytes) {
+            match self.wire.read(&mut bytes) {
                 Ok(0) => return Err(Stuck),
                 Ok(_) => {}
                 Err(why) if why.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -175,11 +166,11 @@ impl Speech {
 
     /// Closes the direction to the server.
     pub(super) fn fall_silent(&mut self) {
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        let _ = self.wire.stream().shutdown(std::net::Shutdown::Write);
     }
 
     fn wait(&self, wanted: PollFlags) -> Result<(), Stuck> {
-        let mut fds = [PollFd::new(&self.stream, wanted)];
+        let mut fds = [PollFd::new(self.wire.stream(), wanted)];
         match poll(&mut fds, Some(&PATIENCE)) {
             Ok(count) if count > 0 => Ok(()),
             _ => Err(Stuck),
@@ -187,9 +178,9 @@ impl Speech {
     }
 }
 
-/// Everything that a client says until it has entered an export.
+/// The options by which a client enters an export.
 fn handshake(export: &str, style: Style) -> Vec<u8> {
-    let mut words = client_flags();
+    let mut words = Vec::new();
     match style {
         Style::ExportName => {
             words.extend(option(option::EXPORT_NAME, export.as_bytes()));
@@ -206,33 +197,6 @@ fn handshake(export: &str, style: Style) -> Vec<u8> {
     words
 }
 
-/// What the client says first: fixed newstyle, no zeroes.
-pub(super) fn client_flags() -> Vec<u8> {
-    3u32.to_be_bytes().to_vec()
-}
-
-/// An option with its data.
-pub(super) fn option(number: u32, bytes: &[u8]) -> Vec<u8> {
-    [option_header(number, bytes.len() as u32), bytes.to_vec()].concat()
-}
-
-/// What starts an option whose data has `len` bytes.
-pub(super) fn option_header(number: u32, len: u32) -> Vec<u8> {
-    [&OPTION_MAGIC[..], &number.to_be_bytes(), &len.to_be_bytes()].concat()
-}
-
-/// Data of an option about contexts.
-pub(super) fn queries(export: &str, asked: &[&str]) -> Vec<u8> {
-    let mut words = text(export);
-    words.extend((asked.len() as u32).to_be_bytes());
-    asked.iter().for_each(|query| words.extend(text(query)));
-    words
-}
-
-fn text(words: &str) -> Vec<u8> {
-    [&(words.len() as u32).to_be_bytes()[..], words.as_bytes()].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,20 +206,30 @@ mod tests {
     /// A hostile client whose handshake fails would attack nothing.
     #[test]
     fn every_style_enters_and_is_answered() {
-        let server = Launch::ram("64M").start();
-        for style in [Style::ExportName, Style::Simple, Style::Structured, Style::Extended] {
-            let mut speech = Speech::enter(server.socket(), "", style).expect("the server lets it in");
-            let command = if style >= Style::Structured { command::BLOCK_STATUS } else { command::READ };
-            let words = speech.header(Request { command, flags: 0, offset: 0, len: 4096 });
-            assert!(speech.say(&words, false).is_ok());
-            speech.stream.set_nonblocking(false).expect("a socket can be switched");
-            let mut reply = [0; 12];
-            speech.stream.read_exact(&mut reply).expect("an answer");
-            let error = match style {
-                Style::ExportName | Style::Simple => u32::from_be_bytes(reply[4..8].try_into().expect("4")),
-                _ => u32::from(reply[6] >> 7),
-            };
-            assert_eq!(error, 0, "{style:?}");
+        let launch = Launch::ram("64M");
+        let folder = launch.folder();
+        let (plain, protected) = (Door::plain(launch.socket()), Door::with_tls(launch.socket(), &folder));
+        let launch = launch.with("--tls-certificates", folder.path()).with("--tls", "optional");
+        let _server = launch.start();
+        for seed in 0..32 {
+            let styles = [Style::ExportName, Style::Simple, Style::Structured, Style::Extended];
+            let (style, door) = (styles[seed % 4], if seed % 3 == 0 { &plain } else { &protected });
+            answers(Speech::enter(door, &mut Chance::new(seed as u64), "", style).expect("it is let in"));
         }
+    }
+
+    fn answers(mut speech: Speech) {
+        let style = speech.style;
+        let command = if style >= Style::Structured { command::BLOCK_STATUS } else { command::READ };
+        let words = speech.header(Request { command, flags: 0, offset: 0, len: 4096 });
+        assert!(speech.say(&words, false).is_ok());
+        speech.wire.stream().set_nonblocking(false).expect("a socket can be switched");
+        let mut reply = [0; 12];
+        speech.wire.read_exact(&mut reply).expect("an answer");
+        let error = match style {
+            Style::ExportName | Style::Simple => u32::from_be_bytes(reply[4..8].try_into().expect("4")),
+            _ => u32::from(reply[6] >> 7),
+        };
+        assert_eq!(error, 0, "{style:?}");
     }
 }

@@ -1,11 +1,14 @@
 //! The stacks that ship, each as a server that a round attacks.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::door::Door;
+use super::web::Rights;
 use super::{Chance, Size, machine};
-use crate::{Launch, Scratch};
+use crate::{Launch, Scratch, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -45,6 +48,10 @@ pub(super) struct Target {
     /// Bytes of a file that is mapped and may be resident besides.
     pub(super) mapped: u64,
     pub(super) exports: Vec<Export>,
+    /// Where its NBD clients come in.
+    pub(super) door: Door,
+    /// What its clients over HTTP may do, where there are any.
+    pub(super) web: Option<Rights>,
     /// Where the first of them is served by vhost-user.
     pub(super) guest: PathBuf,
     /// What lies outside the folder of the server.
@@ -68,10 +75,15 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "ram-zstd", build: |setting| ram(setting, "zstd") },
     Stack { name: "disk", build: |setting| disk(setting, "none") },
     Stack { name: "disk-cached", build: |setting| disk(setting, "writeback") },
-    Stack { name: "cache-s", build: |setting| cache(setting, "received", Keeps::Flushed) },
+    Stack { name: "cache-s", build: received_cache },
     Stack { name: "cache-p", build: mapped_cache },
     Stack { name: "cache-committed", build: |setting| cache(setting, "committed", Keeps::Acknowledged) },
     Stack { name: "serve", build: serve },
+    Stack { name: "tls-required", build: |setting| protected(setting, "required", |s| ram(s, "lz4")) },
+    Stack { name: "tls-optional", build: |setting| protected(setting, "optional", received_cache) },
+    Stack { name: "http-socket", build: |setting| with_http(setting, Rights::All, serve) },
+    Stack { name: "http-port", build: |setting| with_http(setting, Rights::Look, |s| disk(s, "writeback")) },
+    Stack { name: "http-token", build: |setting| with_http(setting, token(), received_cache) },
 ];
 
 impl Stack {
@@ -115,8 +127,9 @@ impl Setting {
     }
 
     fn over(self, launch: Launch, exports: Vec<Export>) -> Target {
-        let guest = self.guest();
-        Target { launch, memory: self.memory, mapped: machine::MEMORY, exports, guest, _elsewhere: None }
+        let (door, guest) = (Door::plain(launch.socket()), self.guest());
+        let (memory, mapped) = (self.memory, machine::MEMORY);
+        Target { launch, memory, mapped, exports, door, web: None, guest, _elsewhere: None }
     }
 }
 
@@ -153,6 +166,39 @@ fn cache(mut setting: Setting, ack: &str, keeps: Keeps) -> Target {
     let unit = if block == "512" { 512 } else { 4096 };
     let export = Export { unit, ..Export::new("", ORIGIN, keeps) };
     setting.over_one(launch.with("--block-size", block), export)
+}
+
+fn received_cache(setting: Setting) -> Target {
+    cache(setting, "received", Keeps::Flushed)
+}
+
+/// What `build` makes, with TLS.
+fn protected(setting: Setting, tls: &str, build: fn(Setting) -> Target) -> Target {
+    let folder = setting.folder.clone();
+    let target = build(setting);
+    let door = Door::with_tls(target.launch.socket(), &folder);
+    let launch = target.launch.with("--tls-certificates", folder.path()).with("--tls", tls);
+    Target { launch, door, ..target }
+}
+
+/// What `build` makes, with clients over HTTP that may do so much.
+fn with_http(setting: Setting, rights: Rights, build: fn(Setting) -> Target) -> Target {
+    let folder = setting.folder.clone();
+    let target = build(setting);
+    let launch = match &rights {
+        Rights::All => target.launch.with("--http", format!("unix:{}", text(&folder.join("http")))),
+        Rights::Look => target.launch.with("--http", "127.0.0.1:0"),
+        Rights::Token(token) => {
+            let file = folder.write("token", token);
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the file is ours");
+            target.launch.with("--http", "127.0.0.1:0").with("--http-token-file", file)
+        }
+    };
+    Target { launch, web: Some(rights), ..target }
+}
+
+fn token() -> Rights {
+    Rights::Token("0123456789abcdef0123".into())
 }
 
 /// On tmpfs, where stores are durable, or on the file system of temporary files, where msync is.

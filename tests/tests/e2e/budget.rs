@@ -43,6 +43,11 @@ stacks! {
     a_mapped_cache_keeps_its_budget: "cache-p", 101;
     a_cache_that_acknowledges_what_is_committed_keeps_its_budget: "cache-committed", 108;
     slow_devices_in_one_server_keep_their_budget: "serve", 117;
+    clients_in_tls_keep_the_budget: "tls-required", 301;
+    clients_that_may_speak_tls_keep_the_budget: "tls-optional", 302;
+    clients_over_http_at_a_socket_change_nothing: "http-socket", 303;
+    clients_over_http_at_a_port_change_nothing: "http-port", 304;
+    clients_over_http_without_the_token_change_nothing: "http-token", 305;
 }
 
 /// A count that sees nothing would pass everything above.

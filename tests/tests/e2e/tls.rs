@@ -7,55 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustix::process::Signal;
 use spillway_tests::tool::{Said, run};
 use spillway_tests::versions::Disk;
-use spillway_tests::{Launch, Scratch, Server, Upstream, pattern, text, until};
+use spillway_tests::{Authority, Launch, Scratch, Server, Upstream, pattern, text, until};
 
 const USAGE: i32 = 2;
-
-/// An authority that signs for this machine.
-struct Authority(Issuer<'static, KeyPair>, String);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, "authority of a test");
-        let key = KeyPair::generate().expect("a key");
-        let pem = params.self_signed(&key).expect("a certificate").pem();
-        Self(Issuer::new(params, key), pem)
-    }
-
-    /// Puts a certificate with this DNS name, that is good until then, and its key beside the authority's.
-    fn sign(&self, folder: &Scratch, role: &str, name: &str, until: i32) {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        params.not_before = date_time_ymd(2020, 1, 1);
-        params.not_after = date_time_ymd(until, 1, 1);
-        let signed = params.signed_by(&key, &self.0).expect("a certificate");
-        folder.write("ca-cert.pem", &self.1);
-        folder.write(&format!("{role}-cert.pem"), signed.pem());
-        let key = folder.write(&format!("{role}-key.pem"), key.serialize_pem());
-        fs::set_permissions(key, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    }
-
-    /// A folder of a server.
-    fn server(&self) -> Scratch {
-        let folder = Scratch::new();
-        self.sign(&folder, "server", "localhost", 2100);
-        folder
-    }
-
-    /// A folder of a client that shows a certificate with this name, or none.
-    fn client(&self, name: Option<&str>) -> Scratch {
-        let folder = Scratch::new();
-        folder.write("ca-cert.pem", &self.1);
-        name.into_iter().for_each(|name| self.sign(&folder, "client", name, 2100));
-        folder
-    }
-}
 
 /// A RAM disk on a free port of this machine, and the port.
 fn at_port(launch: impl FnOnce(Launch) -> Launch, certificates: &Scratch) -> (Server, u16) {
@@ -170,7 +127,7 @@ fn clients_say_who_they_are_where_that_is_asked() {
     let (known, unnamed, stranger) =
         (authority.client(Some("vm7.test")), authority.client(None), other.client(Some("vm7.test")));
     // It believes the server, and shows a certificate that the server does not.
-    stranger.write("ca-cert.pem", &authority.1);
+    stranger.write("ca-cert.pem", authority.pem());
     let (_server, port) = at_port(|launch| launch.flag("--tls-verify-peer"), &certificates);
     nbdinfo(port, &known).well();
     for folder in [&unnamed, &stranger] {
