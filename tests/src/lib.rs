@@ -28,6 +28,7 @@ mod refusal;
 pub mod refused;
 mod scratch;
 mod server;
+pub mod systemd;
 mod terminal;
 pub mod tool;
 pub mod upstream;

@@ -65,6 +65,11 @@ impl System {
         self.folder.join("initramfs")
     }
 
+    /// All modules of the kernel.
+    pub(crate) fn modules(&self) -> PathBuf {
+        self.root().join("lib/modules")
+    }
+
     fn root(&self) -> PathBuf {
         self.folder.join("kernel")
     }

@@ -110,6 +110,11 @@ pub(crate) fn guest(root: &Path, words: &[&str]) -> Result<()> {
     emulated(root, "spillway-vm", words)
 }
 
+/// The Debian package under systemd, in an emulated machine.
+pub(crate) fn systemd(root: &Path, words: &[&str]) -> Result<()> {
+    emulated(root, "spillway-systemd", words)
+}
+
 fn emulated(root: &Path, program: &str, words: &[&str]) -> Result<()> {
     let package = ["--quiet", "--package", "spillway-tests"];
     succeed(command(root).arg("build").args(package).arg("--bins"))?;

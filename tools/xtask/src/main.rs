@@ -1,4 +1,4 @@
-//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile`, `kernel`, `guest`, `bench` and
+//! Checks and errands of the repository: `cargo xtask tidy`, `test`, `fuzz`, `sim`, `hostile`, `kernel`, `guest`, `systemd`, `bench` and
 //! `package`.
 //!
 //! Promises: every failure names the step or the file, line and rule, and ends with a non-zero exit status. Needs cargo,
@@ -59,6 +59,8 @@ enum Errand {
     Kernel(Words),
     /// Give an emulated guest devices by vhost-user: file systems, a resize, servers that are killed
     Guest(Words),
+    /// Install the Debian package in an emulated machine, and run its services under systemd; as root
+    Systemd(Words),
     /// Run the benchmarks, in a release build
     Bench(Words),
     /// Make a Debian package, or an archive with a static program, in target/package
@@ -108,6 +110,11 @@ fn run(errand: Errand) -> Result<()> {
         Errand::Guest(words) => {
             tools::require(tools::KERNEL)?;
             cargo::guest(&root, &words.strs())
+        }
+        Errand::Systemd(words) => {
+            tools::require(tools::KERNEL)?;
+            tools::require(tools::SYSTEMD)?;
+            cargo::systemd(&root, &words.strs())
         }
         Errand::Bench(words) => cargo::bench(&root, &words.strs()),
         Errand::Package(options) => package::make(&root, &options),

@@ -63,6 +63,12 @@ pub(crate) const KERNEL: &[Need] = &[
     Need { package: "apt", probe: &["apt-get", "--version"] },
 ];
 
+/// For the Debian that boots there, and the package that is installed in it.
+pub(crate) const SYSTEMD: &[Need] = &[
+    Need { package: "mmdebstrap", probe: &["mmdebstrap", "--version"] },
+    Need { package: "dpkg", probe: &["dpkg-deb", "--version"] },
+];
+
 /// For packages.
 pub(crate) const PACKAGE: &[Need] = &[
     Need { package: "dpkg", probe: &["dpkg-deb", "--version"] },
