@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod disk;
+pub mod image;
 pub mod memory;
 pub mod model;
 pub mod mount;

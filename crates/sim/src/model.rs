@@ -24,6 +24,7 @@
 
 mod blocks;
 mod event;
+mod hosts;
 mod sector;
 mod size;
 mod stopping;
@@ -40,6 +41,7 @@ use size::Size;
 
 pub use event::{Change, End, Loss, Number, Said, Violation};
 
+#[derive(Clone)]
 struct OpenWrite {
     first: u64,
     count: u64,
@@ -48,6 +50,7 @@ struct OpenWrite {
     elsewhere: Option<Version>,
 }
 
+#[derive(Clone)]
 struct OpenRead {
     first: u64,
     begin: u64,
@@ -55,6 +58,7 @@ struct OpenRead {
 }
 
 /// What one device may show.
+#[derive(Clone)]
 pub struct Model {
     /// Sectors that were written; the others hold what they did at the begin.
     touched: BTreeMap<u64, Sector>,

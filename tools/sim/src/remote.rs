@@ -5,12 +5,11 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use spillway_core::env::{LocalFuture, Place, Task};
+use spillway_core::env::LocalFuture;
 use spillway_core::random::Random;
-use spillway_core::sync::{AtomicBool, AtomicUsize, Changes, Mutex, Ordering};
+use spillway_core::sync::{AtomicUsize, Changes, Mutex, Ordering};
 use spillway_core::{Aligned, BlockDevice, Budget, Env, Error, Kind, Storage};
 use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
 use spillway_export::nbd::{Config, NbdSession};
@@ -19,6 +18,8 @@ use spillway_layers::file::File;
 use spillway_sim::disk::Disk;
 use spillway_sim::stream::{Cable, Shape};
 use spillway_sim::world::World;
+
+use crate::power::{Power, Powered};
 
 /// Name of the export.
 const NAME: &str = "origin";
@@ -96,12 +97,7 @@ struct Running {
 
 impl Server {
     fn start(&self) -> Result<(), Error> {
-        let power = Arc::new(Power {
-            world: self.world.clone(),
-            off: AtomicBool::new(false),
-            tasks: AtomicUsize::new(0),
-            changed: Changes::default(),
-        });
+        let power = Power::on(&self.world);
         let file = Arc::new(File::new(self.disk.clone(), Arc::new(Powered(power.clone()))));
         let exports = Arc::new(Exports::new());
         exports.add(Export::new(NAME, Aligned::charged(file.clone(), &Budget::new(Budget::UNLIMITED))?)?)?;
@@ -193,74 +189,5 @@ impl Dial for Dialer {
             server.world.sleep(server.shape.delay).await;
             server.connect(channel, session).await
         })
-    }
-}
-
-/// The world of a server as long as it has power: no task outlives that.
-struct Power {
-    world: Arc<World>,
-    off: AtomicBool,
-    /// Tasks that have not ended.
-    tasks: AtomicUsize,
-    changed: Changes,
-}
-
-impl Power {
-    fn switch_off(&self) {
-        self.off.store(true, Ordering::SeqCst);
-        self.changed.wake_all();
-    }
-
-    /// Waits until no task is left.
-    async fn is_off(&self) {
-        self.changed.until(|| (self.tasks.load(Ordering::SeqCst) == 0).then_some(())).await;
-    }
-
-    async fn run(self: Arc<Self>, mut task: LocalFuture<()>) {
-        {
-            let mut off = pin!(self.changed.until(|| self.off.load(Ordering::SeqCst).then_some(())));
-            std::future::poll_fn(|context| match off.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(()),
-                Poll::Pending => task.as_mut().poll(context),
-            })
-            .await;
-        }
-        drop(task);
-        self.tasks.fetch_sub(1, Ordering::SeqCst);
-        self.changed.wake_all();
-    }
-}
-
-/// The same, as what runs on it sees it.
-struct Powered(Arc<Power>);
-
-impl Env for Powered {
-    fn now(&self) -> Duration {
-        self.0.world.now()
-    }
-
-    fn coarse_now(&self) -> Duration {
-        self.0.world.coarse_now()
-    }
-
-    fn sleep(&self, duration: Duration) -> LocalFuture<()> {
-        self.0.world.sleep(duration)
-    }
-
-    fn spawn(&self, place: Place, task: Task) {
-        self.0.world.spawn(place, task);
-    }
-
-    fn spawn_here(&self, task: LocalFuture<()>) {
-        self.0.tasks.fetch_add(1, Ordering::SeqCst);
-        self.0.world.spawn_here(Box::pin(self.0.clone().run(task)));
-    }
-
-    fn idle_workers(&self) -> usize {
-        self.0.world.idle_workers()
-    }
-
-    fn random(&self) -> u64 {
-        self.0.world.random()
     }
 }

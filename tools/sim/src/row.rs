@@ -74,6 +74,8 @@ pub struct Row {
     pub remote: bool,
     /// Its requests fail after a short time without that server.
     pub impatient: bool,
+    /// Its origin is an image of a cluster, which two hosts have one after the other.
+    pub hosts: bool,
     /// Its server has a second device, one of these, and both share its memory.
     pub beside: &'static [&'static Row],
 }

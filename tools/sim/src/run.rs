@@ -9,6 +9,7 @@ use spillway_sim::disk::{Disk, Medium};
 use spillway_sim::model::{Loss, Violation};
 use spillway_sim::world::World;
 
+use crate::hosts::{self, Tale};
 use crate::house::House;
 use crate::row::Left;
 use crate::scenario::{Phase, Scenario};
@@ -45,6 +46,10 @@ pub fn run(scenario: &Scenario) -> Result<Summary, Violation> {
 }
 
 fn play(scenario: &Scenario) -> Result<Summary, Violation> {
+    if scenario.row.hosts {
+        let Tale { crashes, answers, log } = hosts::play(scenario)?;
+        return Ok(Summary { crashes, answers, log, ..Summary::default() });
+    }
     let durable = scenario.row.is_durable();
     let model = Rc::new(RefCell::new(scenario.model()));
     let (numbers, at_risk) = (Rc::default(), Cell::default());

@@ -14,6 +14,7 @@ use crate::spill;
 use crate::stacks::COMPANY;
 use crate::sweeps::put_sweeps;
 use crate::tides::put_tides;
+use crate::turn::Turn;
 use crate::words::{words, write_plan};
 use spillway_sim::disk::{Call, Effect, Fault, Plan};
 use spillway_sim::model::Model;
@@ -55,6 +56,8 @@ pub struct Phase {
     pub beside: Vec<Step>,
     /// Where clients come by sessions: the server stops so many microseconds after they have begun.
     pub closes: Option<u64>,
+    /// Where hosts share an image: which of them has it.
+    pub turn: Turn,
 }
 
 /// A story, fully determined.
@@ -113,6 +116,10 @@ impl Scenario {
         for phase in &mut phases {
             phase.closes = (network.is_some() && random.below(4) == 0).then(|| random.below(30_000));
         }
+        if row.hosts {
+            let mut random = Random(seed ^ 0x686f_7374_7300);
+            phases.iter_mut().for_each(|phase| phase.turn = Turn::draw(&mut random));
+        }
         if row.has_disk() {
             put_hang(&mut Random(seed ^ 0x6861_6e67_7300), row, &mut phases);
             if row.spill.is_some() {
@@ -153,6 +160,7 @@ impl Phase {
             order: Order::Chance,
             beside: vec![],
             closes: None,
+            turn: Turn::default(),
         }
     }
 
@@ -352,6 +360,9 @@ impl fmt::Display for Scenario {
         }
         for (index, phase) in self.phases.iter().enumerate() {
             writeln!(f, "phase {index}")?;
+            if self.row.hosts {
+                writeln!(f, "  {}", phase.turn)?;
+            }
             write_plan(f, "disk", &phase.plan)?;
             if self.row.cache.is_some() {
                 write_plan(f, "cache", &phase.cache_plan)?;

@@ -57,6 +57,16 @@ pub const STACKS: &[Row] = &[
         ..CACHED
     },
     Row { name: "page-cache-outages", remote: true, impatient: true, ..PAGE_CACHE },
+    // Two hosts, each with a cache device of its own, and an image of a cluster.
+    Row { name: "rbd-file", hosts: true, commits: true, keeps: false, ..DURABLE },
+    Row {
+        name: "write-cache-over-rbd",
+        config: |_| cached(write_cache::Config::default()),
+        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+        hosts: true,
+        ..CACHED
+    },
+    Row { name: "page-cache-over-rbd", hosts: true, ..PAGE_CACHE },
     Row { name: "volatile-file", config: |_| over_file(vec![volatile()]), ..DRIVE },
     Row {
         name: "write-cache",
@@ -363,6 +373,7 @@ const DURABLE: Row = Row {
     empty: &[],
     remote: false,
     impatient: false,
+    hosts: false,
     beside: &[],
 };
 

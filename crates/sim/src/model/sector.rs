@@ -65,6 +65,13 @@ impl Sector {
         self.since = Since::Write;
     }
 
+    /// It may hold `version`, of which is not known when it came.
+    pub(super) fn keep(&mut self, version: Version) {
+        self.now.push(version.clone());
+        self.crash.push(version);
+        self.since = Since::Write;
+    }
+
     /// A disk has stored it wrong.
     pub(super) fn spoil(&mut self) {
         self.both().for_each(|version| version.wrong = true);
@@ -116,7 +123,7 @@ impl Sector {
 }
 
 /// What a read may return.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Allowed {
     pub(super) values: Vec<Value>,
     pub(super) holes: Vec<Option<bool>>,

@@ -3,6 +3,7 @@
 use super::event::Violation;
 
 /// Sectors of the device.
+#[derive(Clone)]
 pub(super) struct Size {
     /// As clients know it.
     pub(super) now: u64,

@@ -1,0 +1,221 @@
+//! A client of the device on one host: holds every answer against the host's model, and tells that of the image what may reach it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_core::{Aligned, Attributes, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR};
+use spillway_layers::stack::Stack;
+use spillway_sim::model::{Change, End, Model, Violation};
+use spillway_sim::payload;
+use spillway_sim::workload::{Act, Step};
+use spillway_sim::world::World;
+
+use crate::dropping::Dropping;
+use crate::row::Row;
+
+/// Sectors that are read at a time when everything is looked at.
+const LOOK_SECTORS: u64 = 64;
+
+/// What all hosts of a story share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) row: &'static Row,
+    pub(super) world: Arc<World>,
+    /// What a reader of the image may find.
+    pub(super) image: Rc<RefCell<Model>>,
+    /// Times that the lock was taken.
+    pub(super) reign: Rc<Cell<u64>>,
+    /// Numbers writes.
+    pub(super) numbers: Rc<Cell<u64>>,
+    pub(super) answers: Rc<Cell<u64>>,
+    pub(super) violation: Rc<RefCell<Option<Violation>>>,
+}
+
+impl Shared {
+    pub(super) fn fail(&self, words: String) {
+        self.violation.borrow_mut().get_or_insert(Violation(words));
+    }
+}
+
+/// What a host keeps of the device, through all of its starts.
+#[derive(Clone)]
+pub(super) struct Kept {
+    /// What it may show.
+    pub(super) model: Rc<RefCell<Model>>,
+    /// Sectors of the blocks that its cache may have and the image not.
+    pub(super) sectors: Rc<RefCell<BTreeSet<u64>>>,
+    /// A client has not waited for the end of a change.
+    pub(super) withdrawn: Rc<Cell<bool>>,
+}
+
+/// An open stack.
+pub(super) struct Site {
+    pub(super) stack: Stack,
+    pub(super) device: Aligned,
+}
+
+/// A client.
+#[derive(Clone)]
+pub(super) struct Guest {
+    pub(super) shared: Shared,
+    pub(super) kept: Kept,
+    pub(super) site: Rc<Site>,
+    /// The reign of its host.
+    pub(super) reign: u64,
+}
+
+impl Guest {
+    /// Whether its host has the lock.
+    pub(super) fn reigns(&self) -> bool {
+        self.shared.reign.get() == self.reign
+    }
+
+    pub(super) async fn look_at_everything(self) {
+        let sectors = self.shared.row.sectors();
+        for first in (0..sectors).step_by(LOOK_SECTORS as usize) {
+            self.read(first, LOOK_SECTORS.min(sectors - first), None).await;
+        }
+    }
+
+    pub(super) async fn visit(self, steps: Vec<Step>) {
+        for step in steps {
+            if step.first + step.count > self.shared.row.sectors() {
+                continue;
+            }
+            match step.act {
+                Act::Read | Act::Extents => self.read(step.first, step.count, step.withdraw).await,
+                Act::Flush => self.flush(step.withdraw).await,
+                Act::Sleep(micros) => self.shared.world.sleep(Duration::from_micros(micros)).await,
+                Act::Set { attribute, value } => self.set(attribute, value).await,
+                Act::Reset { .. } | Act::Grow { .. } => {}
+                Act::Write { .. } | Act::Zero { .. } | Act::Discard { .. } => self.write(step).await,
+            }
+        }
+    }
+
+    pub(super) async fn set(&self, attribute: usize, value: usize) {
+        let (name, values) = self.shared.row.knobs[attribute];
+        if let Err(error) = self.site.stack.store(name, values[value]).await
+            && self.reigns()
+        {
+            self.shared.fail(format!("setting {name} to {} fails: {error}", values[value]));
+        }
+    }
+
+    async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
+        let number = self.kept.model.borrow_mut().begin_read(first, count);
+        let request = Request::read(first * SECTOR, IoBuf::new((count * SECTOR) as usize));
+        let reply = self.ask(request, withdraw).await;
+        let bytes = reply.as_ref().filter(|reply| reply.result.is_ok()).map(|reply| &reply.buf[..]);
+        if let Err(Violation(words)) = self.kept.model.borrow_mut().end_read(number, bytes) {
+            self.shared.fail(words);
+        }
+    }
+
+    pub(super) async fn flush(&self, withdraw: Option<u8>) {
+        let number = self.kept.model.borrow_mut().begin_flush();
+        let below = self.reaches_image().then(|| self.shared.image.borrow_mut().begin_flush());
+        let reply = self.ask(Request::flush(), withdraw).await;
+        let end = reply.map_or(End::Withdrawn, |reply| end(reply.result, false));
+        let own = self.kept.model.borrow_mut().end_flush(number, end);
+        let image = below.filter(|_| self.reigns());
+        let image = image.map_or(Ok(()), |number| self.shared.image.borrow_mut().end_flush(number, end));
+        if let Err(Violation(words)) = own.and(image) {
+            self.shared.fail(words);
+        }
+    }
+
+    async fn write(&self, step: Step) {
+        let row = self.shared.row;
+        let range = ByteRange::new(step.first * SECTOR, step.count * SECTOR);
+        self.shared.numbers.set(self.shared.numbers.get() + 1);
+        let (request, change) = self.change(step, range);
+        let durable = request.flags.fua || row.commits;
+        let blocks = row.block().cover(range);
+        let sectors = blocks.offset / SECTOR..(blocks.offset + blocks.len) / SECTOR;
+        self.kept.sectors.borrow_mut().extend(sectors);
+        let number = self.kept.model.borrow_mut().begin_write(step.first, step.count, change);
+        let begin = || self.shared.image.borrow_mut().begin_write(step.first, step.count, change);
+        let below = self.reigns().then(begin);
+        let end = self.ask(request, step.withdraw).await.map(|reply| end(reply.result, durable));
+        if end.is_none() {
+            self.kept.withdrawn.set(true);
+        }
+        let end = end.unwrap_or(End::Withdrawn);
+        self.kept.model.borrow_mut().end_write(number, end);
+        let Some(number) = below.filter(|_| self.reigns()) else { return };
+        let end = match end {
+            // It is durable in the cache.
+            End::Done { .. } if row.cache.is_some() => End::Done { durable: false },
+            end => end,
+        };
+        self.shared.image.borrow_mut().end_write(number, end);
+    }
+
+    fn change(&self, step: Step, range: ByteRange) -> (Request, Change) {
+        match step.act {
+            Act::Write { look, fua } => {
+                let value = payload::value(self.shared.numbers.get(), look);
+                let mut buf = IoBuf::new(range.len as usize);
+                payload::fill(value, step.first, &mut buf);
+                let flags = Flags { fua, ..Flags::default() };
+                (Request { op: Op::Write, range, flags, buf }, Change::To(value))
+            }
+            Act::Zero { fua, no_hole } => {
+                let mut request = Request::bare(Op::WriteZeroes, range);
+                request.flags = Flags { fua, no_hole };
+                (request, Change::Zeroed { no_hole })
+            }
+            Act::Discard { fua } => {
+                let mut request = Request::bare(Op::Discard, range);
+                request.flags.fua = fua;
+                (request, Change::Discarded)
+            }
+            other => unreachable!("{other:?} is not a write"),
+        }
+    }
+
+    /// Whether what is durable is so on the image.
+    fn reaches_image(&self) -> bool {
+        self.reigns() && self.shared.row.cache.is_none()
+    }
+
+    /// The reply, unless the request was withdrawn.
+    async fn ask(&self, request: Request, withdraw: Option<u8>) -> Option<Reply> {
+        let (op, range) = (request.op, request.range);
+        let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
+        tracing::debug!("reign {}: {op:?} {first}+{count} begins", self.reign);
+        let late = !self.reigns();
+        let reply = Dropping { answer: self.site.device.submit(request), polls: withdraw }.await?;
+        tracing::debug!("reign {}: {op:?} {first}+{count} {:?}", self.reign, reply.result);
+        self.shared.answers.set(self.shared.answers.get() + 1);
+        self.shared.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
+        match reply.result {
+            Err(kind) if self.reigns() => {
+                self.shared.fail(format!("{op:?} of {range:?} fails with {kind:?} for no reason"));
+            }
+            Ok(()) if late && self.must_fail(op) => {
+                let words = "succeeds after another host has taken the image over";
+                self.shared.fail(format!("{op:?} of {range:?} {words}"));
+            }
+            _ => {}
+        }
+        Some(reply)
+    }
+
+    /// Whether a request needs the image.
+    fn must_fail(&self, op: Op) -> bool {
+        let row = self.shared.row;
+        row.cache.is_none() && (op == Op::Flush || !row.is_paged())
+    }
+}
+
+fn end(result: Result<(), Kind>, durable: bool) -> End {
+    match result {
+        Ok(()) => End::Done { durable },
+        Err(_) => End::Failed,
+    }
+}
