@@ -296,7 +296,7 @@ fn what_replaces_others_in_the_cache_reaches_the_origin_once() {
     house.write(&cache, 20, 1, 2);
     assert_eq!(
         show(&cache, "write_amplification"),
-        "0.40",
+        "0.4",
         "what goes around the cache is written to the origin too"
     );
 }
