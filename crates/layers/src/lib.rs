@@ -8,6 +8,7 @@ mod blank;
 mod decisions;
 pub mod delay;
 pub mod fault;
+mod fenced;
 pub mod file;
 pub mod limits;
 pub mod memory;

@@ -11,11 +11,13 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use spillway_core::sync::AtomicBool;
 use spillway_core::{
     Answer, AtRisk, Attributes, BlockDevice, Error, Excerpt, Grow, Kind, Spec, Suspend, Value,
 };
 
 use crate::about;
+use crate::fenced::Fenced;
 use crate::limits::{self, Limits};
 use crate::options::Options;
 use crate::passed::Passed;
@@ -171,6 +173,8 @@ pub struct Stack {
     pub notes: Vec<String>,
     /// What a crash would take of the parts.
     at_risk: Vec<Arc<dyn AtRisk>>,
+    /// Set once another host has taken the origin over.
+    fence: Option<Arc<AtomicBool>>,
 }
 
 /// The kind of the part that is no origin and no layer.
@@ -191,7 +195,8 @@ impl Stack {
         config.check()?;
         let opened = config.origin.open((), around).await.map_err(|error| about(&name(0), &error))?;
         let device = opened.device.clone();
-        let mut stack = Self { device, parts: Vec::new(), notes: Vec::new(), at_risk: Vec::new() };
+        let mut stack =
+            Self { device, parts: Vec::new(), notes: Vec::new(), at_risk: Vec::new(), fence: None };
         stack.put(config.origin.kind(), opened);
         match stack.open_layers(config, name, around).await {
             Ok(()) => Ok(stack),
@@ -217,7 +222,11 @@ impl Stack {
         number(&mut self.parts);
         assert_eq!(self.parts.len(), 1 + config.layers.len(), "each part of the configuration is open");
         self.notes.dedup();
-        self.put_limits(around)
+        self.put_limits(around)?;
+        if let Some(fence) = self.fence.take() {
+            self.device = Arc::new(Fenced::new(self.device.clone(), fence));
+        }
+        Ok(())
     }
 
     /// Ends the parts from the top down, of a stack that no client has used. The log has what they fail with.
@@ -238,11 +247,12 @@ impl Stack {
     }
 
     fn put(&mut self, kind: &'static str, opened: OpenDevice) {
-        let OpenDevice { device, attributes, suspend, grow, at_risk, notes } = opened;
+        let OpenDevice { device, attributes, suspend, grow, at_risk, fence, notes } = opened;
         self.device = device;
         self.parts.insert(0, Part { kind, name: kind.to_owned(), attributes, suspend, grow, passed: None });
         self.notes.extend(notes);
         self.at_risk.extend(at_risk);
+        self.fence = self.fence.take().or(fence);
     }
 
     /// Puts limits on top; none are set.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillway_core::sync::AtomicBool;
 use spillway_core::{
     Answer, AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend,
 };
@@ -121,6 +122,8 @@ pub struct OpenDevice {
     pub grow: Option<Arc<dyn Grow>>,
     /// What a crash would take of it, where it acknowledges what is not durable yet.
     pub at_risk: Option<Arc<dyn AtRisk>>,
+    /// See [`Storage::fence`].
+    pub fence: Option<Arc<AtomicBool>>,
     /// What was found when it was opened, for people.
     pub notes: Vec<String>,
 }
@@ -132,6 +135,6 @@ impl OpenDevice {
         attributes: impl FnOnce(Arc<T>) -> A,
     ) -> Self {
         let attributes = Arc::new(attributes(device.clone()));
-        Self { device, attributes, suspend: None, grow: None, at_risk: None, notes: Vec::new() }
+        Self { device, attributes, suspend: None, grow: None, at_risk: None, fence: None, notes: Vec::new() }
     }
 }

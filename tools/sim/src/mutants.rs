@@ -58,6 +58,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("image: carry out what a client sent that is locked out", "rbd-file"),
     mutant("image: ask who has written before it is locked", "write-cache-over-rbd"),
     mutant("image: change it without a signature", "write-cache-over-rbd"),
+    mutant("stack: serve what another host has taken over", "write-cache-over-rbd"),
     mutant("write_cache: mind no other host", "write-cache-over-rbd"),
     mutant("write_cache: go on without a mark of its own", "write-cache-over-rbd"),
     mutant("write_cache: recover with the mark of before", "write-cache-over-rbd"),

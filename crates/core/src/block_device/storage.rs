@@ -6,6 +6,7 @@
 //! A call begins when its future is first polled. Once begun, a caller that drops the future does not know what became of it, and
 //! the system may still carry it out: to be sure, the future is handed to [`crate::Env::spawn_here`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::block::ByteRange;
@@ -13,6 +14,7 @@ use crate::block_device::device::{Answer, Extent, Geometry};
 use crate::env::LocalFuture;
 use crate::error::Kind;
 use crate::memory::buffer::IoBuf;
+use crate::sync::AtomicBool;
 
 /// What one call moved, in bytes, and its buffer. Fewer bytes than asked for are a success; no bytes of a read are the end.
 pub type Moved = (Result<usize, Kind>, IoBuf);
@@ -75,6 +77,11 @@ pub trait Storage: Send + Sync {
     /// How its server is reached, where it has one.
     fn connection(&self) -> Connection {
         Connection { state: Connection::STATES[0], ..Connection::default() }
+    }
+
+    /// Set for good once another host has taken the data over, where that can be: `fenced` in [`Connection::STATES`].
+    fn fence(&self) -> Option<Arc<AtomicBool>> {
+        None
     }
 
     /// The first loss of acknowledged data, where it remembers that by itself, and fails every later sync then. Any other failure of a sync or

@@ -1,9 +1,10 @@
 //! Whether a cluster answers, as people see it: said once when it no longer does, and once when it does again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::storage::Connection;
-use spillway_core::sync::Mutex;
+use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long changes fail at once after a call was given up.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -24,6 +25,8 @@ enum State {
 pub(super) struct Health {
     image: String,
     now: Mutex<Now>,
+    /// Set once it is [`State::Fenced`].
+    pub(super) fence: Arc<AtomicBool>,
 }
 
 struct Now {
@@ -36,7 +39,8 @@ struct Now {
 
 impl Health {
     pub(super) fn new(image: String, since: Duration) -> Self {
-        Self { image, now: Mutex::new(Now { state: State::Up, since, lost: 0, given_up: since }) }
+        let now = Now { state: State::Up, since, lost: 0, given_up: since };
+        Self { image, now: Mutex::new(now), fence: Arc::default() }
     }
 
     fn enter(&self, state: State, at: Duration) -> Option<Duration> {
@@ -82,6 +86,7 @@ impl Health {
 
     /// Another client has the lock.
     pub(super) fn fenced(&self, at: Duration) {
+        self.fence.store(true, Ordering::Release);
         if self.enter(State::Fenced, at).is_some() {
             tracing::error!(
                 "{}: fenced: another client has taken the image over; nothing is written any more, and requests \
@@ -92,7 +97,7 @@ impl Health {
     }
 
     pub(super) fn is_fenced(&self) -> bool {
-        self.now.lock().state == State::Fenced
+        self.fence.load(Ordering::Acquire)
     }
 
     /// Whether a change fails without being tried: one call was given up a short while ago, and none was answered since. Who writes many

@@ -164,6 +164,10 @@ impl Storage for Rbd {
         self.0.health.connection(self.0.env.coarse_now())
     }
 
+    fn fence(&self) -> Option<Arc<AtomicBool>> {
+        Some(self.0.health.fence.clone())
+    }
+
     /// What was acknowledged is at the cluster: no failure of a later call loses it.
     fn losses(&self) -> Option<Result<(), Kind>> {
         Some(Ok(()))

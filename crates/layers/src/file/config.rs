@@ -74,7 +74,14 @@ impl Open<()> for Config {
         let (file, notes) = File::open(&self.backing(), around).await?;
         let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), file }), ROWS);
         let (grow, suspend): (Arc<dyn Grow>, Arc<dyn Suspend>) = (file.clone(), file.clone());
-        Ok(OpenDevice { notes, grow: Some(grow), suspend: Some(suspend), ..OpenDevice::new(file, shown) })
+        let fence = file.fence();
+        Ok(OpenDevice {
+            notes,
+            grow: Some(grow),
+            suspend: Some(suspend),
+            fence,
+            ..OpenDevice::new(file, shown)
+        })
     }
 
     fn backing_devices(&self) -> Vec<BackingDevice> {

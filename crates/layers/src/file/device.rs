@@ -79,6 +79,11 @@ impl File {
         };
         Ok(Self { backing: Arc::new(backing) })
     }
+
+    /// See [`Storage::fence`].
+    pub(crate) fn fence(&self) -> Option<Arc<AtomicBool>> {
+        self.backing.storage.fence()
+    }
 }
 
 impl BlockDevice for File {

@@ -26,7 +26,7 @@ struct Shared {
     geometry: Geometry,
     signed: AtomicBool,
     signing: GroupFlush,
-    fenced: AtomicBool,
+    fence: Arc<AtomicBool>,
     closed: AtomicBool,
     /// Requests that have not ended, at the cluster or on their way.
     under_way: AtomicUsize,
@@ -72,7 +72,7 @@ impl Client {
             geometry,
             signed: AtomicBool::new(false),
             signing: GroupFlush::default(),
-            fenced: AtomicBool::new(false),
+            fence: Arc::default(),
             closed: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             changed: Changes::default(),
@@ -117,7 +117,7 @@ impl Shared {
         bytes: u64,
         mut work: impl FnMut(&mut State, ByteRange) -> T + 'static,
     ) -> Result<T, Kind> {
-        if self.fenced.load(Ordering::SeqCst) {
+        if self.fence.load(Ordering::SeqCst) {
             return Err(Kind::Io);
         }
         let under_way = UnderWay::begin(self);
@@ -128,7 +128,7 @@ impl Shared {
         match job.await.expect("the cluster answers") {
             Ok(done) => Ok(done),
             Err(LockedOut) => {
-                self.fenced.store(true, Ordering::SeqCst);
+                self.fence.store(true, Ordering::SeqCst);
                 Err(Kind::Io)
             }
         }
@@ -190,8 +190,12 @@ impl Storage for Client {
     }
 
     fn connection(&self) -> Connection {
-        let fenced = self.0.fenced.load(Ordering::SeqCst);
+        let fenced = self.0.fence.load(Ordering::SeqCst);
         Connection { state: Connection::STATES[if fenced { 4 } else { 1 }], ..Connection::default() }
+    }
+
+    fn fence(&self) -> Option<Arc<AtomicBool>> {
+        Some(self.0.fence.clone())
     }
 
     /// What was acknowledged is at the cluster.
