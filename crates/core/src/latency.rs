@@ -1,7 +1,7 @@
 //! How long requests take: histograms by operation.
 //!
 //! A request is timed from its submission until who submitted it knows the answer. Between two layers every request is timed: there it takes
-//! I/O, as a rule. Of the reads and writes of clients a [`Sampler`] has one in [`SAMPLED`] timed, at random distances, so that no rhythm of a
+//! I/O, as a rule. Of the reads and writes of clients a [`Sampler`] has one in 64 timed, at random distances, so that no rhythm of a
 //! client is in step with the sample; of their other requests, which are rare and long, each one. To read a clock twice for every small read
 //! that memory answers would cost more than all other counting together.
 

@@ -1,7 +1,7 @@
 //! Two hosts that have an image of a cluster one after the other, each with a cache device of its own.
 //!
 //! One has the image's lock and works, then the other takes the lock over, while the first is at work, cut off, without power, or done; and
-//! either may come back. Each phase is about one of them ([`Turn`](crate::turn::Turn)). All of a story is one world: a host that has lost the
+//! either may come back. Each phase is about one of them ([`Turn`]). All of a story is one world: a host that has lost the
 //! image goes on beside the other until its own next phase.
 //!
 //! There is a model for each host, and one for the image: a write to a host may show there until the cache is drained, and has to from then
