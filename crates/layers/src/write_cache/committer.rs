@@ -48,7 +48,7 @@ impl Core {
         }
         assert!(seq_count <= self.journal.epoch().0 + 1, "{seq_count} is not left by the next commit");
         self.want_commit(seq_count, Committer::Here);
-        self.failure.or(self.journal.committed.reached(seq_count)).await
+        self.journal.failure.or(self.journal.committed.reached(seq_count)).await
     }
 
     /// Makes a write durable: what went to the cache, and what bypassed it.
@@ -112,6 +112,7 @@ impl Core {
                 Action::Clear => self.clear_some().await,
             };
             if let Err(kind) = done {
+                self.journal.failure.set(kind);
                 self.fail("writing metadata", kind);
             }
             if last == Action::Rest && !self.journal.work.again() {
@@ -121,10 +122,14 @@ impl Core {
     }
 
     fn next_action(&self, last: Action) -> Action {
-        if self.failure.check().is_err() {
+        if self.journal.failure.check().is_err() {
             return Action::Rest;
         }
         let wanted = self.journal.committed().0 < self.journal.wanted.current();
+        // A failed origin keeps nothing from being committed. But it may need each version that the cache still has.
+        if self.failure.check().is_err() {
+            return if wanted { Action::Commit } else { Action::Rest };
+        }
         commits::next_action(last, wanted, self.journal.stale(), self.journal.cleared.waiting() > 0)
     }
 

@@ -11,7 +11,9 @@
 
 use spillway_core::mutant;
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicU32, AtomicU64, Marks, Ordering, WaitList, Watermark, Work, fence};
+use spillway_core::sync::{
+    AtomicU32, AtomicU64, Marks, Ordering, StickyError, WaitList, Watermark, Work, fence,
+};
 
 use crate::write_cache::index::block::{CacheBlock, Epoch};
 
@@ -67,6 +69,8 @@ pub(crate) struct Journal {
     /// Generations up to this one are clear.
     pub(crate) cleared: Watermark,
     pub(crate) work: Work,
+    /// Metadata could not be written: there are no more commits.
+    pub(crate) failure: StickyError,
 }
 
 fn half(number: u64) -> usize {
@@ -94,6 +98,7 @@ impl Journal {
             generation: AtomicU64::new(1),
             cleared: Watermark::default(),
             work: Work::default(),
+            failure: StickyError::default(),
         };
         journal.committed.advance(seq_count.0);
         journal

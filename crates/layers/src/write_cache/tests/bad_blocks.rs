@@ -4,7 +4,7 @@ use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
 
-/// A cache whose device fails to write the block at index 0, and no other.
+/// A device that fails to write a part of it.
 struct Bad {
     below: Arc<dyn BlockDevice>,
     at: ByteRange,
@@ -84,4 +84,27 @@ fn a_cache_of_bad_blocks_only_is_bypassed() {
     (0..254).for_each(|block| assert_eq!(try_write(&house, &cache, block), Ok(())));
     house.flush(&cache);
     assert_eq!((show(&cache, "bad_blocks"), show(&cache, "writes_around")), ("254".into(), "254".into()));
+}
+
+/// The origin fails for good, the cache's device is well: a client that has not flushed yet loses nothing.
+#[test]
+fn a_cache_over_an_origin_that_fails_still_commits_what_it_acknowledged() {
+    let house = House::new(4 << 20, 1 << 20);
+    let at = ByteRange::new(0, 4 << 20);
+    let origin = Arc::new(Bad { below: house.device(0), at, kind: Kind::NoSpace });
+    let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
+    house.write(&cache, 0, 1, 8);
+    house.flush(&cache);
+    house.write(&cache, 4, 2, 8);
+    let committed = cache.core.journal.committed();
+    set(&cache, "cleaner", "1").unwrap();
+    house.wait_for("the failure", || show(&cache, "status").starts_with('1'));
+    assert_eq!(cache.core.journal.committed(), committed, "the failure comes first");
+    assert_eq!(house.ask(cache.clone(), Request::flush()).result, Err(Kind::NoSpace), "it is said");
+    assert_eq!(try_write(&house, &cache, 20), Err(Kind::NoSpace));
+    let again = house.again();
+    let kept = again.read(again.open(&config()).unwrap(), 0, 12 * BLOCK);
+    let uniform = |block: &[u8]| block.iter().all(|&byte| byte == block[0]).then_some(block[0]);
+    let blocks: Vec<_> = kept.chunks(BLOCK).map(uniform).collect();
+    assert_eq!(blocks, [[Some(1); 4].as_slice(), &[Some(2); 8]].concat());
 }
