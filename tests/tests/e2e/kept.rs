@@ -115,6 +115,32 @@ fn a_file_that_keeps_something_is_refused_to_others_and_a_full_one_fails_the_sto
     assert!(said.code != Some(0) && said.err.contains("is lost"), "{said}");
 }
 
+/// What the device stores has no other place: the stop waits for room, and says so.
+#[test]
+fn a_stop_on_a_full_file_system_waits_for_room() {
+    let (folder, place) = (Arc::new(Scratch::new()), Scratch::new());
+    tool::run("mount", &["-t", "tmpfs", "-o", "size=16M", "none", text(place.path())]).well();
+    let (socket, spill) = (folder.join("nbd.sock"), place.join("pages"));
+    let launch = || {
+        let launch = Launch::new(&["ram", "--size", "32M"], folder.clone(), socket.clone());
+        launch.with("--socket", &socket).with("--spill", &spill).flag("-v").flag("--keep")
+    };
+    let mut server = launch().start();
+    let bytes = pattern::random(5, 0, 10 << 20);
+    server.client().write(0, &bytes).expect("it is written");
+    let other = place.write("other", vec![1; 10 << 20]);
+    server.signal(Signal::TERM);
+    server.says("make room");
+    fs::remove_file(other).expect("it was there");
+    assert!(server.ends().success(), "{}", server.log());
+    server.says("keeps what it stores");
+    let mut server = launch().start();
+    assert!(server.client().read(0, 10 << 20).expect("it is read") == bytes);
+    server.signal(Signal::TERM);
+    assert!(server.ends().success(), "{}", server.log());
+    tool::run("umount", &[text(place.path())]).well();
+}
+
 /// One device of a server that goes on, and one that is added to it.
 #[test]
 fn a_device_that_leaves_a_server_is_kept_and_comes_back_to_another() {

@@ -18,7 +18,7 @@ use super::reading::READ_BYTES;
 use super::segments::Segments;
 use super::settings::{Settings, codec_names};
 use super::space::{Space, segments_min};
-use super::store::{Store, Workspaces};
+use super::store::{Patience, Store, Workspaces};
 use super::streams::{Streams, tail_bytes};
 use crate::file::File;
 
@@ -103,6 +103,7 @@ impl Store {
             counters: Counters::default(),
             failures: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
+            patience: Patience::default(),
             device,
             length,
             env,

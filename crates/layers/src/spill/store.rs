@@ -1,9 +1,10 @@
 //! An open spill file, and what its parts share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Ordering, Semaphore, WaitList, Work};
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Marks, Ordering, Semaphore, WaitList, Work};
 use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace, mutant};
 
 use super::format::{Layout, Record, Superblock};
@@ -14,6 +15,9 @@ use super::streams::{Streams, room_of};
 
 /// Failed writes in a row after which nothing is written any more.
 const FAILURES_MAX: u32 = 8;
+
+/// Between two tries of a write that waits for room.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,6 +114,15 @@ pub(super) struct Workspaces {
     pub(super) cleaner: Workspace,
 }
 
+/// How long writes wait for room on a host that is full.
+#[derive(Default)]
+pub(super) struct Patience {
+    /// Milliseconds of the environment's clock; 0 for not at all.
+    until_ms: AtomicU64,
+    /// It was said that there is no room.
+    said: AtomicBool,
+}
+
 /// A spill file in use.
 pub struct Store {
     pub(super) device: Seam,
@@ -138,6 +151,7 @@ pub struct Store {
     pub(super) counters: Counters<COUNTS>,
     pub(super) failures: AtomicU32,
     pub(super) stopped: AtomicBool,
+    pub(super) patience: Patience,
     pub(super) _charge: Charge,
 }
 
@@ -206,7 +220,10 @@ impl Store {
     ) -> (Result<(), Kind>, IoBuf) {
         let bytes = buf.len() as u64;
         let at = self.at(segment, offset, &buf);
-        let reply = self.device.submit(Request::write(at, buf)).await;
+        let mut reply = self.device.submit(Request::write(at, buf)).await;
+        while reply.result == Err(Kind::NoSpace) && self.waits_for_room().await {
+            reply = self.device.submit(Request::write(at, reply.buf)).await;
+        }
         match reply.result {
             Ok(()) => {
                 self.add(Count::BytesWritten, bytes);
@@ -219,6 +236,30 @@ impl Store {
             Err(kind) => self.write_failed(kind),
         }
         (reply.result, reply.buf)
+    }
+
+    /// From now on, writes that find no room on the host are tried again, for so long: for an owner that is about to end, and has no other
+    /// place for what it writes.
+    pub fn wait_for_room(&self, time: Duration) {
+        let until = self.env.now() + time;
+        self.patience.until_ms.store(until.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Waits until a write may be tried again; false where it may not.
+    async fn waits_for_room(&self) -> bool {
+        let until = Duration::from_millis(self.patience.until_ms.load(Ordering::Relaxed));
+        let Some(left) = until.checked_sub(self.env.now()).filter(|left| !left.is_zero()) else {
+            return false;
+        };
+        if !self.patience.said.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "{}: the file system of the spill file is full: make room within {} s, or what the device stores is lost",
+                self.superblock.name,
+                left.as_secs().max(1),
+            );
+        }
+        self.env.sleep(ROOM_PAUSE).await;
+        true
     }
 
     /// Where on the device `buf` lies, which is a part of the segment.

@@ -72,7 +72,7 @@ impl Bench {
     fn run<T: Unpin + 'static>(&self, answer: Answer<T>) -> T {
         let mut answer = std::pin::pin!(answer);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        for _ in 0..100_000 {
+        for _ in 0..400_000 {
             if let std::task::Poll::Ready(answer) = answer.as_mut().poll(&mut context) {
                 return answer;
             }

@@ -12,6 +12,7 @@
 //! A page of zeroes takes no record: what has none reads as zeroes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::size::human;
 use spillway_core::{Error, Kind, mutant};
@@ -31,6 +32,9 @@ use crate::zram::page::PAGE;
 use crate::zram::pool::cell::SlotIndex;
 use crate::zram::slots::mark::{Away, Slot};
 use crate::zram::work::{self, Slice};
+
+/// How long a stop waits in all for room on a full host: what finds none is lost.
+const ROOM_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The record of a lost page: no codec makes a page of it, so that it is lost again as soon as it is read.
 const LOST: &[u8] = &[0];
@@ -84,6 +88,7 @@ impl Core {
 
     /// Ends the use of a file that keeps what the device stores. No request is at work, and none comes.
     pub(crate) async fn keep(self: &Arc<Self>, backing: &Arc<Backing>) -> Result<(), Error> {
+        backing.store.wait_for_room(ROOM_PATIENCE);
         let written = self.write_all(backing).await;
         if let Err(kind) = written {
             // The file is left as in use, so that the next start says what is gone.
