@@ -4,6 +4,8 @@
 #
 #   ceph.sh FOLDER OSDS memstore|bluestore [LINE OF CONFIGURATION]...
 #
+# A manager `mgr.x` can be started: the monitor learns from it how much is stored, without which no quota is kept.
+#
 # Says `ready`, then takes orders from its standard input, `VERB DAEMON` a line, and says `done` to each: kill, stop (it
 # stays, without a processor), continue, start (on the data that it left). When its input ends, it kills the daemons and
 # removes the folder. A daemon ends with this script, whatever ends that. What it says before `ready` is why it failed.
@@ -17,7 +19,8 @@ mkdir -p "$dir"
 export CEPH_CONF=$dir/ceph.conf
 copies=$((osds < 3 ? osds : 3))
 
-for tool in ceph-mon:ceph-mon ceph-osd:ceph-osd osdmaptool:ceph-base ceph:ceph-common rbd:ceph-common; do
+tools='ceph-mon:ceph-mon ceph-osd:ceph-osd ceph-mgr:ceph-mgr osdmaptool:ceph-base ceph:ceph-common rbd:ceph-common'
+for tool in $tools; do
     command -v "${tool%:*}" > /dev/null || { echo "${tool%:*} is missing: apt-get install ${tool#*:}"; exit 1; }
 done
 
@@ -63,6 +66,14 @@ mon osd min down reporters = 1
 mon osd adjust heartbeat grace = false
 paxos propose interval = 0.05
 paxos min wait = 0.02
+mgr initial modules =
+[mgr]
+mgr data = $dir/\$name
+mgr module path = $dir/no-modules
+mgr tick period = 1
+log file = $dir/\$name.log
+admin socket = $dir/\$name.asok
+crash dir = $dir
 [osd]
 osd data = $dir/\$name
 log file = $dir/\$name.log
@@ -84,6 +95,7 @@ entity() { printf '[%s]\nkey = %s\n' "$1" "$key"; shift; printf 'caps %s\n' "$@"
 {
     entity mon. 'mon = "allow *"'
     entity client.admin 'mon = "allow *"' 'osd = "allow *"' 'mgr = "allow *"'
+    entity mgr.x 'mon = "allow profile mgr"' 'osd = "allow *"'
     for ((n = 0; n < osds; n++)); do entity "osd.$n" 'mon = "allow profile osd"' 'osd = "allow *"'; done
 } > "$dir/keyring"
 
@@ -105,7 +117,8 @@ for ((n = 0; n < osds; n++)); do mkdir "$dir/osd.$n"; make_osd "$n" & made+=($!)
 quietly monmaptool --create --addv a "[v2:127.0.0.1:$port]" --fsid "$fsid" "$dir/monmap"
 # A map with the OSDs in it saves asking the monitor for each.
 quietly osdmaptool --createsimple "$osds" "$dir/osdmap"
-mkdir "$dir/mon.a"
+# The manager has no module: so it starts in half a second and takes 40 MiB.
+mkdir "$dir/mon.a" "$dir/mgr.x" "$dir/no-modules"
 quietly ceph-mon --mkfs -i a --monmap "$dir/monmap" --osdmap "$dir/osdmap" --keyring "$dir/keyring"
 start mon.a
 for ((n = 0; n < osds; n++)); do wait "${made[n]}" || fail "osd.$n"; start "osd.$n"; done

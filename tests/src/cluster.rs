@@ -40,7 +40,7 @@ pub struct Owner {
     pub lock: String,
 }
 
-/// A monitor `mon.a`, and OSDs `osd.0` and so on with a pool `rbd`, which has a copy on each of at most three OSDs.
+/// A monitor `mon.a`, and OSDs `osd.0` and so on, a daemon `mgr.x` where a test asks for it, and a pool `rbd`, which has a copy on each of at most three OSDs.
 /// Clients need a key. Dropping it ends the daemons.
 ///
 /// Images are named as Ceph's tools name them: `rbd/IMAGE`.
@@ -75,6 +75,19 @@ impl Cluster {
         let mut orders = Orders { input: script.stdin.take(), output };
         orders.until_ready();
         Self { folder, osds, script, orders: Mutex::new(orders) }
+    }
+
+    /// Starts the daemon `mgr.x`, which tells the monitor how much is stored: quotas of pools are kept from now on.
+    pub fn keep_quotas(&self) {
+        self.order("start", "mgr.x");
+        until("it reports", || self.ceph(&["mgr", "stat"]).contains(r#""available": true"#).then_some(()));
+    }
+
+    /// The most bytes that a pool may hold, 0 for no limit, and waits until the cluster refuses more or does no longer.
+    pub fn set_quota(&self, bytes: u64, is_full: bool) {
+        self.ceph(&["osd", "pool", "set-quota", "rbd", "max_bytes", &bytes.to_string()]);
+        let flags = || self.ceph(&["osd", "pool", "ls", "detail"]);
+        until("the quota counts", || (flags().contains(",full_quota,") == is_full).then_some(()));
     }
 
     /// The configuration for clients.

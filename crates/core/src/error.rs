@@ -21,6 +21,9 @@ pub enum Kind {
     /// What is below cannot be reached at present (EIO). Nothing that was acknowledged is lost, and another try may succeed: see
     /// [`StickyError`](crate::sync::StickyError).
     Unreachable,
+    /// What is below refuses a write for lack of room at present (ENOSPC). As with [`Kind::Unreachable`], nothing acknowledged is lost, and
+    /// another try may succeed.
+    Exhausted,
     /// The device cannot do this (EOPNOTSUPP).
     NotSupported,
     /// The device does not take writes (EPERM).
@@ -56,6 +59,7 @@ impl Kind {
         Self::Io,
         Self::Corrupt,
         Self::Unreachable,
+        Self::Exhausted,
         Self::NotSupported,
         Self::ReadOnly,
         Self::ShuttingDown,
@@ -84,7 +88,7 @@ impl Kind {
             Kind::NoDevice => 19,
             Kind::NotFolder => 20,
             Kind::Invalid => 22,
-            Kind::NoSpace => 28,
+            Kind::NoSpace | Kind::Exhausted => 28,
             Kind::Range => 34,
             Kind::Overflow => 75,
             Kind::NotSupported => 95,
@@ -106,12 +110,17 @@ impl Kind {
             Kind::NotBlock => "ENOTBLK",
             Kind::NotFolder => "ENOTDIR",
             Kind::Invalid => "EINVAL",
-            Kind::NoSpace => "ENOSPC",
+            Kind::NoSpace | Kind::Exhausted => "ENOSPC",
             Kind::Range => "ERANGE",
             Kind::Overflow => "EOVERFLOW",
             Kind::NotSupported => "EOPNOTSUPP",
             Kind::ShuttingDown => "ESHUTDOWN",
         }
+    }
+
+    /// Whether the same request may succeed later, without a repair of this host.
+    pub const fn passes(self) -> bool {
+        matches!(self, Kind::Unreachable | Kind::Exhausted)
     }
 
     /// The kind that an errno of the operating system stands for; anything unlisted is [`Kind::Io`].
@@ -183,7 +192,11 @@ mod tests {
     fn kinds_survive_the_trip_through_errno() {
         for (place, kind) in Kind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, place);
-            let back = if matches!(kind, Kind::Corrupt | Kind::Unreachable) { Kind::Io } else { kind };
+            let back = match kind {
+                Kind::Corrupt | Kind::Unreachable => Kind::Io,
+                Kind::Exhausted => Kind::NoSpace,
+                _ => kind,
+            };
             assert_eq!(Kind::of_errno(kind.errno()), back);
             assert_eq!(Kind::of_errno(kind.errno()).errno_name(), kind.errno_name());
         }

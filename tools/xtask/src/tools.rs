@@ -45,6 +45,7 @@ pub(crate) const TESTS: &[Need] = &[
     Need { package: "groff-base", probe: &["groff", "--version"] },
     // A cluster of their own. librbd1 comes with ceph-common.
     Need { package: "ceph-mon", probe: &["ceph-mon", "--version"] },
+    Need { package: "ceph-mgr", probe: &["ceph-mgr", "--version"] },
     Need { package: "ceph-osd", probe: &["ceph-osd", "--version"] },
     Need { package: "ceph-common", probe: &["rbd", "--version"] },
 ];

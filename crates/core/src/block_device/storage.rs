@@ -45,8 +45,8 @@ pub struct Connection {
 
 impl Connection {
     /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail; `fenced`, once
-    /// another client has taken the data over: they fail for good.
-    pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing", "fenced"];
+    /// another client has taken the data over: they fail for good; `full`, while writes that need room fail.
+    pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing", "fenced", "full"];
 }
 
 /// A file or block device of the system, opened and locked.

@@ -6,13 +6,13 @@ use std::task::Poll;
 
 use futures_util::future::{Either, select};
 
-use super::primitives::{AtomicU32, AtomicU64, Ordering};
+use super::primitives::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use super::watermark::Watermark;
 use crate::error::Kind;
 use crate::mutant;
 
-/// The first failure of something that cannot be used as before afterwards. Reading it is one load. [`Kind::Unreachable`] does not stay: it
-/// only ends the waits for what is below that it finds, so that nobody waits for longer than one try.
+/// The first failure of something that cannot be used as before afterwards. Reading it is one load. One that passes ([`Kind::passes`]) does
+/// not stay: it only ends the waits for what is below that it finds, so that nobody waits for longer than one try.
 #[derive(Default)]
 pub struct StickyError {
     /// Errno, 0 for none.
@@ -22,12 +22,15 @@ pub struct StickyError {
     /// Failures that did not stay.
     passing: AtomicU64,
     passed: Watermark,
+    /// The latest of those was [`Kind::Exhausted`].
+    exhausted: AtomicBool,
 }
 
 impl StickyError {
     /// Notes a failure; true if it is the first that stays, for which the caller says what failed and what to do.
     pub fn set(&self, kind: Kind) -> bool {
-        if kind == Kind::Unreachable {
+        if kind.passes() {
+            self.exhausted.store(kind == Kind::Exhausted, Ordering::Release);
             let number = self.passing.fetch_add(1, Ordering::AcqRel) + 1;
             self.passed.advance(number);
             return false;
@@ -69,6 +72,7 @@ impl StickyError {
         let passed = self.passed.reached(self.passing.load(Ordering::Acquire) + 1);
         match select(pin!(self.or(wait)), passed).await {
             Either::Left((result, _)) => result,
+            Either::Right(_) if self.exhausted.load(Ordering::Acquire) => Err(Kind::Exhausted),
             Either::Right(_) => Err(Kind::Unreachable),
         }
     }
@@ -143,6 +147,10 @@ mod tests {
         assert!(!error.set(Kind::Unreachable) && error.check().is_ok());
         assert!(own.as_mut().poll(&mut context).is_pending());
         assert_eq!(below.as_mut().poll(&mut context), Poll::Ready(Err(Kind::Unreachable)));
+        let mut full = pin!(error.or_passing(pending::<()>()));
+        assert!(full.as_mut().poll(&mut context).is_pending());
+        assert!(!error.set(Kind::Exhausted) && error.check().is_ok());
+        assert_eq!(full.as_mut().poll(&mut context), Poll::Ready(Err(Kind::Exhausted)));
         let mut next = pin!(error.or_passing(pending::<()>()));
         assert!(next.as_mut().poll(&mut context).is_pending());
         assert!(error.set(Kind::Io));

@@ -38,6 +38,7 @@ impl From<Kind> for Refusal {
         match kind {
             Kind::Invalid | Kind::Range | Kind::TooLong => Self::invalid("the device refused the request"),
             Kind::NoSpace => Self::new(errno::ENOSPC, "the device is full or a memory limit is reached"),
+            Kind::Exhausted => Self::new(errno::ENOSPC, "the origin has no room"),
             Kind::OutOfMemory => Self::new(errno::ENOMEM, "the system refused memory"),
             Kind::Io => Self::new(errno::EIO, "the disk below failed"),
             Kind::Corrupt => Self::new(errno::EIO, "the data is not what was written"),

@@ -65,6 +65,10 @@ impl Image {
                 self.health.fenced(self.env.now());
                 Kind::Io
             }
+            libc::ENOSPC | libc::EDQUOT => {
+                self.health.refused(self.env.now());
+                Kind::Exhausted
+            }
             // What was cut off, or is gone.
             libc::EINVAL | libc::ENOENT | libc::ESHUTDOWN => Kind::Io,
             errno => Kind::of_errno(errno),
@@ -277,6 +281,7 @@ impl Image {
             Ok(Ok(true)) => self.health.answered(begun, true, self.env.now()),
             Err(_) => {}
         }
+        self.health.look_for_room(self.env.now());
     }
 
     pub(super) async fn close(self: Arc<Self>) {

@@ -153,6 +153,8 @@ impl Connected {
             .map_err(|errno| about(options, errno, "no such pool"))?;
         // SAFETY: the pool is not used yet, the name ends with a zero.
         unsafe { (self.library.rados_ioctx_set_namespace)(self.pool, namespace.as_ptr()) };
+        // SAFETY: the pool is there, and no image is open.
+        unsafe { (self.library.rados_set_osdmap_full_try)(self.pool) };
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Whether a cluster answers, as people see it: said once when it no longer does, and once when it does again.
+//! Whether a cluster answers and its pool has room, as people see it: said once when it no longer does, and once when it does again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,10 @@ use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long changes fail at once after a call was given up.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a pool refuses no write before it is called full no longer. Longer than caches pause between two tries: no answer says that there is
+/// room, because a write over an older one is never refused.
+const ROOM_AFTER: Duration = Duration::from_secs(15);
 
 /// How a cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +39,13 @@ struct Now {
     lost: u64,
     /// When a call was last given up.
     given_up: Duration,
+    /// Where the pool is full: since when, and when it last refused a change.
+    full: Option<(Duration, Duration)>,
 }
 
 impl Health {
     pub(super) fn new(image: String, since: Duration) -> Self {
-        let now = Now { state: State::Up, since, lost: 0, given_up: since };
+        let now = Now { state: State::Up, since, lost: 0, given_up: since, full: None };
         Self { image, now: Mutex::new(now), fence: Arc::default() }
     }
 
@@ -96,6 +102,29 @@ impl Health {
         }
     }
 
+    /// The pool has no room for a change.
+    pub(super) fn refused(&self, at: Duration) {
+        let before = {
+            let full = &mut self.now.lock().full;
+            full.replace((full.map_or(at, |(since, _)| since), at))
+        };
+        if before.is_none() {
+            tracing::error!(
+                "{}: the pool is full or has reached its quota: writes that need more room fail (ENOSPC). Raise the quota or make room; \
+                 what is dirty in a cache is tried again until then",
+                self.image
+            );
+        }
+    }
+
+    /// Looks whether the pool has not refused anything for long enough.
+    pub(super) fn look_for_room(&self, at: Duration) {
+        let over = self.now.lock().full.take_if(|&mut (_, last)| at >= last + ROOM_AFTER);
+        if over.is_some() {
+            tracing::warn!("{}: the pool has refused no write for {} s", self.image, ROOM_AFTER.as_secs());
+        }
+    }
+
     pub(super) fn is_fenced(&self) -> bool {
         self.fence.load(Ordering::Acquire)
     }
@@ -110,6 +139,7 @@ impl Health {
     pub(super) fn connection(&self, at: Duration) -> Connection {
         let now = self.now.lock();
         let state = match now.state {
+            State::Up if now.full.is_some() => 5,
             State::Up => 1,
             State::Silent => 2,
             State::Failing => 3,
@@ -117,7 +147,7 @@ impl Health {
         };
         Connection {
             state: Connection::STATES[state],
-            lasts: at.saturating_sub(now.since),
+            lasts: at.saturating_sub(now.full.map_or(now.since, |(since, _)| since.max(now.since))),
             lost: now.lost,
             unflushed: 0,
         }
@@ -148,5 +178,23 @@ mod tests {
         health.silent(at(42));
         assert_eq!(shown(50), ("fenced", 10));
         assert!(health.is_fenced() && !health.refuses(at(41)));
+    }
+
+    #[test]
+    fn a_pool_is_full_until_it_has_refused_nothing_for_a_while() {
+        let health = Health::new("rbd:a/b".to_owned(), Duration::ZERO);
+        let at = Duration::from_secs;
+        let shown = |now| (health.connection(at(now)).state, health.connection(at(now)).lasts.as_secs());
+        health.refused(at(10));
+        health.answered(at(11), true, at(11));
+        assert_eq!(shown(12), ("full", 2));
+        health.refused(at(20));
+        health.look_for_room(at(34));
+        assert_eq!(shown(34), ("full", 24));
+        health.silent(at(34));
+        assert_eq!(shown(34).0, "reconnecting");
+        health.answered(at(30), true, at(35));
+        health.look_for_room(at(35));
+        assert_eq!((shown(36), health.connection(at(36)).lost), (("up", 1), 1));
     }
 }

@@ -99,6 +99,8 @@ functions! {
         fn rados_ioctx_create(Cluster, *const c_char, *mut Pool) -> c_int;
         /// Before the pool is used.
         fn rados_ioctx_set_namespace(Pool, *const c_char);
+        /// Before an image is opened: where the pool is full, changes that need room fail, and others are carried out. Without it all wait.
+        fn rados_set_osdmap_full_try(Pool);
         /// The number of the pool.
         fn rados_ioctx_get_id(Pool) -> i64;
         /// With no image left.

@@ -4,7 +4,7 @@
 //! by themselves: their ends wake the tasks that wait for them.
 //!
 //! What it promises upwards: a call ends with what the cluster says of it, or fails with [`Kind::Io`](spillway_core::Kind::Io) after
-//! [`RbdOptions::timeout`]. The cluster may still do that one: no later call that overlaps it begins before it is known to be over. librbd's
+//! [`RbdOptions::timeout`]. A change for which the pool has no room fails with [`Kind::Exhausted`](spillway_core::Kind::Exhausted). The cluster may still do one that was given up: no later call that overlaps it begins before it is known to be over. librbd's
 //! own cache is off: what was acknowledged has reached the cluster. An image with the feature `exclusive-lock` is locked until it is closed;
 //! once another client has taken the lock over, every call fails, and nothing is written any more.
 //!

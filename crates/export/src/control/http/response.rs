@@ -58,7 +58,7 @@ impl Status {
             Kind::NotFound | Kind::NoDevice => Status::NotFound,
             Kind::Denied | Kind::ReadOnly => Status::Forbidden,
             Kind::Busy => Status::Conflict,
-            Kind::NoSpace | Kind::OutOfMemory => Status::NoRoom,
+            Kind::NoSpace | Kind::Exhausted | Kind::OutOfMemory => Status::NoRoom,
             Kind::NotSupported => Status::NotSupported,
             Kind::ShuttingDown => Status::ShuttingDown,
             Kind::Io | Kind::Corrupt | Kind::Unreachable => Status::Failed,
