@@ -1,10 +1,13 @@
 //! `spillway hand-over`: what another host finds in the origin.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
+use std::thread;
 
 use spillway_tests::raw::command;
-use spillway_tests::{Cluster, Launch, Scratch, Store, pattern, text, tool};
+use spillway_tests::{Cluster, Launch, Scratch, Store, pattern, text, tool, until};
 
 use crate::rbd::{FAILED, MIB, SIZE, STACKS, cached, lazy, plain, stop};
 use crate::rbd_faults::limited;
@@ -66,29 +69,75 @@ fn a_file_that_is_handed_over_needs_no_cache() {
     assert!(fs::read(&origin).expect("it exists")[..MIB] == bytes);
 }
 
-/// A file system on a cached image, through the death of an OSD, to another host.
+/// Files of the tour, the last of which the second host writes.
+const FILES: u64 = 8;
+
+/// What fio writes to a file and verifies, or verifies only.
+fn fio(file: &Path, what: &str) {
+    let (file, folder) =
+        (format!("--filename={}", text(file)), text(file.parent().expect("it is in a folder")));
+    let job =
+        ["--name=tour", "--rw=randwrite", "--bsrange=4k-64k", "--size=24M", "--ioengine=psync", "--fsync=64"];
+    let checks = ["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", what, &file];
+    tool::finish(Command::new("fio").current_dir(folder).args(job).args(checks)).well();
+}
+
+/// The files of a mounted file system: fio's, and so many by number.
+fn files(place: &Scratch, count: u64) -> Vec<Vec<u8>> {
+    let names = std::iter::once("fio".to_owned()).chain((0..count).map(|number| number.to_string()));
+    names.map(|name| fs::read(place.join(&name)).expect("the file is there")).collect()
+}
+
+/// The same of a copy of the image, without Spillway.
+fn exported_files(copy: &Path, count: u64) -> Vec<Vec<u8>> {
+    let place = Scratch::new();
+    tool::run("mount", &["-o", "loop,ro", text(copy), text(place.path())]).well();
+    let found = std::panic::catch_unwind(|| files(&place, count));
+    tool::run("umount", &[text(place.path())]).well();
+    found.expect("each file is there")
+}
+
+/// The tour: ext4 on an image behind a write cache, fio while an OSD dies and comes back, another host with a cache of its own, and what Ceph
+/// itself exports.
 #[test]
 fn a_file_system_moves_to_another_host() {
     let cluster = Cluster::start(3, Store::Bluestore);
-    let (image, place) = (cluster.image("image", 64), Scratch::new());
-    let folder = place.path().to_str().expect("text");
-    let mut server = cached(&cluster, Arc::default(), &image).mounted().start();
-    server.spillway(&["attach", "d", "--mkfs", "ext4", folder]).well();
-    let write = |seed: u64| fs::write(place.join(&seed.to_string()), pattern::random(seed, 0, 4 * MIB));
-    (0..3).for_each(|seed| write(seed).expect("a file"));
-    cluster.kill("osd.1");
-    (3..6).for_each(|seed| write(seed).expect("a file while an OSD is dead"));
-    cluster.restart("osd.1");
-    server.spillway(&["detach", "d"]).well();
-    server.spillway(&["hand-over", "d"]).well();
-    assert!(server.ends().success(), "{}", server.log());
-    let mut other = plain(&cluster, Arc::default(), &image).mounted().start();
-    other.spillway(&["attach", "d", folder]).well();
-    let read = |seed: u64| fs::read(place.join(&seed.to_string())).expect("it is there");
-    let right = (0..6).all(|seed| read(seed) == pattern::random(seed, 0, 4 * MIB));
-    other.spillway(&["detach", "d"]).well();
-    stop(&mut other);
-    assert!(right, "a file differs on the other host");
-    let exported = place.write("exported", cluster.export(&image));
-    tool::run("/usr/sbin/e2fsck", &["-fn", text(&exported)]).well();
+    let (image, place) = (cluster.image("image", 96), Scratch::new());
+    let folder = text(place.path());
+    let write = |seed: u64| {
+        let file = place.join(&seed.to_string());
+        fs::write(file, pattern::random(seed, 0, 3 * MIB)).expect("a file");
+    };
+    let mut first = cached(&cluster, Arc::default(), &image).mounted().start();
+    first.spillway(&["attach", "d", "--mkfs", "ext4", folder]).well();
+    (0..3).for_each(write);
+    let written = || first.value("d", "writes").as_u64().expect("a number");
+    thread::scope(|scope| {
+        let before = written();
+        scope.spawn(|| fio(&place.join("fio"), "--do_verify=1"));
+        until("fio writes", || (written() > before + 500).then_some(()));
+        cluster.kill("osd.1");
+        (3..FILES - 1).for_each(write);
+        cluster.restart("osd.1");
+    });
+    let content = files(&place, FILES - 1);
+    first.spillway(&["detach", "d"]).well();
+    first.spillway(&["hand-over", "d"]).well();
+    assert!(first.ends().success(), "{}", first.log());
+    let mut second = cached(&cluster, Arc::default(), &image).mounted().start();
+    second.spillway(&["attach", "d", folder]).well();
+    fio(&place.join("fio"), "--verify_only=1");
+    let moved = files(&place, FILES - 1);
+    write(FILES - 1);
+    second.spillway(&["detach", "d"]).well();
+    second.spillway(&["hand-over", "d"]).well();
+    assert!(second.ends().success(), "{}", second.log());
+    assert!(moved == content, "a file differs on the other host");
+    let copy = place.write("exported", cluster.export(&image));
+    tool::run("/usr/sbin/e2fsck", &["-fn", text(&copy)]).well();
+    let found = exported_files(&copy, FILES);
+    assert!(found[..content.len()] == content, "a file differs in the exported image");
+    for (seed, bytes) in (0..FILES).zip(&found[1..]) {
+        assert!(*bytes == pattern::random(seed, 0, 3 * MIB), "file {seed} is not what was written");
+    }
 }
