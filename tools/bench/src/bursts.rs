@@ -16,7 +16,8 @@ use spillway_layers::zram::Config;
 use crate::contenders::{Device, at};
 use crate::kernel_zram::KernelZram;
 use crate::pages::{PAGE, Pages};
-use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
 
 /// The room of the device that defers.
 const DEFERRED_BYTES_MAX: u64 = 64 << 20;
@@ -35,8 +36,8 @@ pub(crate) fn run(workers: &Workers, set: &Pages, rounds: Rounds) -> Result<()> 
         Device::with(workers, config)
     };
     let (ours, none) = (device(DEFERRED_BYTES_MAX)?, device(0)?);
-    let kernel = KernelZram::new(4 * DEFERRED_BYTES_MAX);
-    let file = kernel.as_ref().ok().map(KernelZram::open).transpose()?;
+    let kernel = KernelZram::if_there(4 * DEFERRED_BYTES_MAX);
+    let file = kernel.as_ref().map(KernelZram::open).transpose()?;
     let pages = DEFERRED_BYTES_MAX as usize / PAGE;
     let order = drawn_order(pages / 2, 7);
     let long = drawn_order(pages * 4, 8);
@@ -53,23 +54,18 @@ pub(crate) fn run(workers: &Workers, set: &Pages, rounds: Rounds) -> Result<()> 
         }
         Ok(rates)
     })?;
-    let shown = |rates: &[f64]| format!("{:.0}", median(rates));
-    let of_kernel = match &file {
-        Some(_) => [shown(&figures[2]), at_least(ratio(&figures[0], &figures[2]), TO_KERNEL)],
-        None => ["none".into(), "-".into()],
-    };
-    let [kernel_rate, to_kernel] = of_kernel;
-    let to_none = at_least(ratio(&figures[0], &figures[1]), TO_NONE);
-    let sustained = at_least(ratio(&figures[3], &figures[4]), SUSTAINED);
-    let rows = [
-        vec!["burst of half".into(), shown(&figures[0]), shown(&figures[1]), to_none, kernel_rate, to_kernel],
-        vec!["sustained".into(), shown(&figures[3]), shown(&figures[4]), sustained, "-".into(), "-".into()],
+    let [ours, none, of_kernel, sustained, sustained_none] = &figures[..] else { unreachable!("five turns") };
+    let (rate, to_kernel) = (figure(of_kernel, 0), ratio(ours, of_kernel).at_least(TO_KERNEL));
+    let to_none = ratio(ours, none).at_least(TO_NONE);
+    let gain = ratio(sustained, sustained_none).at_least(SUSTAINED);
+    let rows = vec![
+        row!["burst of half", figure(ours, 0), figure(none, 0), to_none, rate, to_kernel],
+        row!["sustained", figure(sustained, 0), figure(sustained_none, 0), gain, "-", "-"],
     ];
     let title =
         format!("Writes in process, lz4, {}, deferred_bytes_max 64M, thousand pages a second", set.name);
     let head = ["", "deferring", "with 0", "to 0", "kernel zram, a system call a page", "to kernel zram"];
-    table(&rounds.title(&title), &head, &rows);
-    Ok(())
+    rounds.show(&title, &head, rows)
 }
 
 /// Thousands of pages a second. Begins and ends at rest.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::results;
+
 pub(crate) const JOB_BYTES: u64 = 256 << 20;
 
 /// A running server or device, how fio reaches it, and the cases that it takes part in.
@@ -77,7 +79,8 @@ pub(crate) fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f6
     command.args([format!("--rw={}", case.rw), format!("--bs={}k", case.kib)]);
     command.args([format!("--numjobs={}", case.jobs), format!("--iodepth={}", case.depth)]);
     command.args([format!("--size={JOB_BYTES}"), format!("--offset_increment={JOB_BYTES}")]);
-    command.args(limits.split_whitespace()).args(&contender.target);
+    results::command(command.args(limits.split_whitespace()))?;
+    command.args(&contender.target);
     let output = command.stdin(Stdio::null()).output().context("fio cannot be started")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find(|line| line.starts_with("3;"));

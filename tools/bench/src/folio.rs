@@ -10,33 +10,24 @@ mod memory;
 mod nbd;
 mod store;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::report::Rounds;
+use crate::rounds::Rounds;
 
 pub(crate) use instructions::read_hits;
 
-const PARTS: [&str; 8] =
+pub(crate) const PARTS: [&str; 8] =
     ["bytes", "sectors", "database", "hits", "instructions", "eviction", "memory", "nbd"];
 
-/// The parts that `wanted` names; all of them by default.
-pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
-    let rounds = Rounds::new(count, "folio");
-    if let Some(wanted) = wanted.filter(|wanted| !PARTS.contains(wanted)) {
-        bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
+    match rounds.part {
+        Some("bytes") => bytes::overwrites(rounds),
+        Some("sectors") => bytes::sectors(rounds),
+        Some("database") => database::compare(rounds),
+        Some("hits") => hits::compare(rounds),
+        Some("instructions") => instructions::compare(rounds),
+        Some("eviction") => eviction::compare(rounds),
+        Some("memory") => memory::compare(rounds),
+        _ => nbd::compare(rounds),
     }
-    for part in PARTS.into_iter().filter(|part| wanted.is_none_or(|wanted| wanted == *part)) {
-        let rounds = rounds.part(part);
-        match part {
-            "bytes" => bytes::overwrites(rounds)?,
-            "sectors" => bytes::sectors(rounds)?,
-            "database" => database::compare(rounds)?,
-            "hits" => hits::compare(rounds)?,
-            "instructions" => instructions::compare(rounds)?,
-            "eviction" => eviction::compare(rounds),
-            "memory" => memory::compare(rounds)?,
-            _ => nbd::compare(rounds)?,
-        }
-    }
-    Ok(())
 }

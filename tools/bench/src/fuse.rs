@@ -10,8 +10,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
 use crate::mounted::appears;
-use crate::nbd::{Folder, MILLIS, WARM_MILLIS, binary};
-use crate::report::{Rounds, at_least, bounded, drawn_order, median, ratio, table};
+use crate::nbd::{Folder, binary, millis};
+use crate::results;
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{Figure, figure, named, ratio, row};
 
 const SIZE: u64 = 512 << 20;
 
@@ -70,26 +72,21 @@ impl Drop for Peer {
     }
 }
 
-pub(crate) fn run(count: usize) -> Result<()> {
-    let rounds = Rounds::new(count, "fuse");
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let folder = Folder::new()?;
     let peers = start(&folder.0)?;
     let fill = case("fill", "write", 1024, 1, 4);
     for peer in &peers {
         fio(&peer.contender, &fill, &format!("--io_size={JOB_BYTES}"))?;
     }
-    let rates = rounds.measure(|round| {
-        eprintln!("round {round} of {count}");
-        one_round(&peers, round)
-    })?;
-    show(&peers, &rates, rounds);
-    Ok(())
+    let rates = rounds.measure(|round| one_round(&peers, round, rounds))?;
+    show(&peers, &rates, rounds)
 }
 
 /// Requests a second of every peer in every case, in a drawn order.
-fn one_round(peers: &[Peer], round: usize) -> Result<Vec<f64>> {
+fn one_round(peers: &[Peer], round: usize, rounds: Rounds) -> Result<Vec<f64>> {
     let mut figures = vec![f64::NAN; peers.len() * CASES.len()];
-    let millis = if round == 0 { WARM_MILLIS } else { MILLIS };
+    let millis = millis(round, rounds);
     for turn in drawn_order(figures.len(), round) {
         let (peer, case) = (&peers[turn / CASES.len()], &CASES[turn % CASES.len()]);
         let requests = fio(&peer.contender, case, &format!("--time_based --runtime={millis}ms"))?;
@@ -98,44 +95,37 @@ fn one_round(peers: &[Peer], round: usize) -> Result<Vec<f64>> {
     Ok(figures)
 }
 
-fn show(peers: &[Peer], rates: &[Vec<f64>], rounds: Rounds) {
+fn show(peers: &[Peer], rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let of: Vec<&[Vec<f64>]> = rates.chunks(CASES.len()).collect();
     let heads: Vec<&str> = std::iter::once("").chain(CASES.iter().map(|case| case.name)).collect();
-    let row = |name: &str, cell: &dyn Fn(usize) -> String| {
-        std::iter::once(name.to_owned()).chain((0..CASES.len()).map(cell)).collect::<Vec<_>>()
+    let shown = |(case, rates): (usize, &Vec<f64>)| match case {
+        LARGE => gib(rates),
+        _ => figure(rates, 1).times(1e-3),
     };
-    let thousands = |case: usize, rates: &[Vec<f64>]| match case {
-        LARGE => format!("{:.2} GiB/s", median(&rates[case]) / 1024.0),
-        _ => format!("{:.1}", median(&rates[case]) / 1e3),
+    let row = |(peer, rates): (&Peer, &&[Vec<f64>])| {
+        named(peer.contender.name, rates.iter().enumerate().map(shown))
     };
-    let rows: Vec<_> = peers
-        .iter()
-        .zip(&of)
-        .map(|(peer, rates)| row(peer.contender.name, &|case| thousands(case, rates)))
-        .collect();
     let title = "fio on loop devices with direct I/O, depth 16 or 1, 4 for 1M, thousand requests a second";
-    table(&rounds.title(title), &heads, &rows);
+    rounds.show(title, &heads, peers.iter().zip(&of).map(row).collect())?;
     let ratios = |ours: usize| {
-        row(peers[ours].contender.name, &|case| {
-            let wanted = Some(WANTED[ours][case]).filter(|wanted| *wanted > 0.0);
-            bounded(ratio(&of[ours][case], &of[NBDFUSE][case]), wanted)
-        })
+        let to_it = |case: usize| ratio(&of[ours][case], &of[NBDFUSE][case]).wanted(WANTED[ours][case]);
+        named(peers[ours].contender.name, (0..CASES.len()).map(to_it))
     };
-    table(&rounds.title("Ratio to nbdfuse over nbdkit"), &heads, &[ratios(MEMORY), ratios(MEMORY + 1)]);
-    show_large(of[MEMORY], of[TMPFS], rounds);
+    rounds.show("Ratio to nbdfuse over nbdkit", &heads, vec![ratios(MEMORY), ratios(MEMORY + 1)])?;
+    show_large(&of[MEMORY][LARGE], &of[TMPFS][LARGE], rounds)
+}
+
+/// Of requests of a MiB.
+fn gib(rates: &[f64]) -> Figure {
+    figure(rates, 2).times(1.0 / 1024.0).unit(" GiB/s")
 }
 
 /// The least of both bounds is what is wanted.
-fn show_large(ours: &[Vec<f64>], tmpfs: &[Vec<f64>], rounds: Rounds) {
-    let gib = median(&ours[LARGE]) / 1024.0;
-    let share = ratio(&ours[LARGE], &tmpfs[LARGE]);
-    let verdict = if gib >= LARGE_GIB {
-        format!("{gib:.2} GiB/s (>= {LARGE_GIB})")
-    } else {
-        at_least(share, LARGE_SHARE)
-    };
-    let rows = [vec![format!("{gib:.2} GiB/s"), format!("{share:.2}"), verdict]];
-    table(&rounds.title("1M reads of plain memory"), &["ours", "share of tmpfs", "wanted"], &rows);
+fn show_large(ours: &[f64], tmpfs: &[f64], rounds: Rounds) -> Result<()> {
+    let (rate, share) = (gib(ours).at_least(LARGE_GIB), ratio(ours, tmpfs));
+    let verdict = if rate.is_missed() { share.clone().at_least(LARGE_SHARE) } else { rate };
+    let rows = vec![row![gib(ours), share, verdict]];
+    rounds.show("1M reads of plain memory", &["ours", "share of tmpfs", "wanted"], rows)
 }
 
 fn start(folder: &Path) -> Result<Vec<Peer>> {
@@ -159,7 +149,10 @@ fn start(folder: &Path) -> Result<Vec<Peer>> {
         .env("SPILLWAY_RUNTIME_DIR", folder);
     let file = theirs.join("disk");
     let mut nbdfuse = Command::new("nbdfuse");
-    nbdfuse.arg(&file).args(["[", "nbdkit", "memory", &SIZE.to_string(), "]"]);
+    let size = SIZE.to_string();
+    let nbdkit = ["[", "nbdkit", "memory", &size, "]"];
+    results::command(Command::new("nbdfuse").arg("FILE").args(nbdkit))?;
+    nbdfuse.arg(&file).args(nbdkit);
     let image = folder.join("image");
     File::create(&image)?.set_len(SIZE)?;
     let server = quietly(spillway, "spillway")?;

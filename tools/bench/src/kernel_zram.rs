@@ -24,6 +24,12 @@ impl KernelZram {
         Ok(device)
     }
 
+    /// The same; without one a line says why.
+    pub(crate) fn if_there(bytes: u64) -> Option<Self> {
+        let why = |why| println!("\nNo comparison with the kernel's zram: {why:#}");
+        Self::new(bytes).map_err(why).ok()
+    }
+
     fn attribute(&self, name: &str) -> String {
         format!("/sys/block/zram{}/{name}", self.id)
     }

@@ -1,7 +1,7 @@
 //! Benchmarks: Spillway beside its peers, as ratios within one run.
 //!
-//! Machines are noisy, so contenders take turns in rounds, and what is reported is the median over rounds of the ratio
-//! inside each round. Every figure of docs/performance.md comes from here.
+//! Machines are noisy, so contenders take turns in rounds (`rounds`), and a ratio is the median over rounds of the ratio inside each
+//! round (`table`). Every figure of docs/performance.md comes from here: benchmarks hand their tables to `results`.
 
 mod allocator;
 mod bursts;
@@ -17,11 +17,14 @@ mod memory;
 mod mounted;
 mod nbd;
 mod pages;
-mod report;
-#[cfg(feature = "count-locks")]
+mod results;
+mod rounds;
 mod scale;
 mod spill;
+mod statistics;
 mod streams;
+mod svg;
+mod table;
 mod tls;
 mod vhost;
 mod writecache;
@@ -30,33 +33,31 @@ mod zram;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+
+use rounds::Rounds;
 
 const USAGE: &str = "\
-cargo xtask bench nbd [ROUNDS]        fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
-                                      the kernel's zram (5 rounds)
-cargo xtask bench tls [ROUNDS]        nbdcopy over NBD in TLS beside nbdkit (5 rounds)
-cargo xtask bench vhost [ROUNDS [PART]]
-                                      vhost-user beside NBD, qemu-storage-daemon and, as root, the
-                                      kernel's zram (5 rounds; part: fairness)
-cargo xtask bench fuse [ROUNDS]       fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root (5 rounds)
-cargo xtask bench zram [ROUNDS [PART]]  in process: beside bare lz4 and the kernel's zram; bursts that are deferred; memory for
-                                      real pages, and once they are recompressed (5 rounds; part: codec, bursts, memory or
-                                      recompress)
+Each takes its ROUNDS (5), then a PART by its name (all); --quick makes runs and sets short.
+
+cargo xtask bench nbd                 fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
+                                      the kernel's zram
+cargo xtask bench tls                 nbdcopy over NBD in TLS beside nbdkit
+cargo xtask bench vhost               vhost-user beside NBD, qemu-storage-daemon and, as root, the kernel's zram:
+                                      throughput; fairness beside a busy neighbour
+cargo xtask bench fuse                fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root
+cargo xtask bench zram                in process: codec beside bare lz4 and the kernel's zram; bursts that are deferred;
+                                      memory for real pages; recompress
 cargo xtask bench spill [ROUNDS [GIB]]
-                                      pages written back to a file on the disk, beside fio (E1) (5 rounds, 4 GiB)
+                                      pages written back to a file on the disk, beside fio (E1) (4 GiB)
 cargo xtask bench spill soak [SECONDS]
                                       a working set of 4 times the memory (300 s)
-cargo xtask bench streams [ROUNDS [PART]]
-                                      writers and compression streams (E2): inside, fwrite, locks (5 rounds)
-cargo xtask bench folio [ROUNDS [PART]]
-                                      the page cache (E3): bytes, sectors, database, hits, instructions, eviction,
-                                      memory, nbd (5 rounds)
-cargo xtask bench writecache [ROUNDS [PART]]
-                                      the write cache (E4): memory, large, churn, commits, load (5 rounds)
-cargo xtask bench zones [ROUNDS [PART]]
-                                      dirty limits for each zone (E5): model, in virtual time; store, with the page cache (5 rounds)
-cargo xtask bench scale [ROUNDS]      throughput against workers, and locks a request, of zram and the write cache
+cargo xtask bench streams             writers and compression streams (E2): inside, fwrite, locks
+cargo xtask bench folio               the page cache (E3): bytes, sectors, database, hits, instructions, eviction,
+                                      memory, nbd
+cargo xtask bench writecache          the write cache (E4): memory, large, churn, commits, load
+cargo xtask bench zones               dirty limits for each zone (E5): model, in virtual time; store, with the page cache
+cargo xtask bench scale               throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 cargo xtask bench hits CONTENDER      reads of 4 KiB that hit, for callgrind: cache, table or copies
 ";
@@ -73,56 +74,50 @@ fn main() -> ExitCode {
     }
 }
 
-#[cfg(feature = "count-locks")]
-fn scale(rounds: usize) -> Result<()> {
-    scale::run(rounds)
-}
+/// A benchmark: its name, its parts if they have names, and how a part is run.
+type Bench = (&'static str, &'static [&'static str], fn(Rounds) -> Result<()>);
 
-#[cfg(not(feature = "count-locks"))]
-fn scale(_: usize) -> Result<()> {
-    bail!("locks are counted in a build with the feature count-locks only: use `cargo xtask bench scale`")
-}
+const BENCHES: [Bench; 9] = [
+    ("nbd", &[], nbd::run),
+    ("tls", &[], tls::run),
+    ("vhost", &["throughput", "fairness"], vhost::run),
+    ("fuse", &[], fuse::run),
+    ("zram", &["codec", "bursts", "memory", "recompress"], zram::run),
+    ("streams", &["inside", "fwrite", "locks"], streams::run),
+    ("folio", &folio::PARTS, folio::run),
+    ("writecache", &["memory", "large", "churn", "commits", "load"], writecache::run),
+    ("zones", &["model", "store"], zones::run),
+];
 
 fn run(words: &[&str]) -> Result<()> {
-    match words {
-        ["nbd"] => nbd::run(5),
-        ["nbd", rounds] => nbd::run(rounds.parse()?),
-        ["tls"] => tls::run(5),
-        ["tls", rounds] => tls::run(rounds.parse()?),
-        ["vhost"] => vhost::run(5, None),
-        ["vhost", rounds] => vhost::run(rounds.parse()?, None),
-        ["vhost", rounds, part] => vhost::run(rounds.parse()?, Some(part)),
-        ["fuse"] => fuse::run(5),
-        ["fuse", rounds] => fuse::run(rounds.parse()?),
-        ["zram"] => zram::run(5, None),
-        ["zram", rounds] => zram::run(rounds.parse()?, None),
-        ["zram", rounds, part] => zram::run(rounds.parse()?, Some(part)),
-        ["spill"] => spill::run(5, 4),
-        ["spill", "soak"] => spill::soak(300),
-        ["spill", "soak", seconds] => spill::soak(seconds.parse()?),
-        ["spill", rounds] => spill::run(rounds.parse()?, 4),
-        ["spill", rounds, gib] => spill::run(rounds.parse()?, gib.parse()?),
-        ["streams"] => streams::run(5, None),
-        ["streams", rounds] => streams::run(rounds.parse()?, None),
-        ["streams", rounds, part] => streams::run(rounds.parse()?, Some(part)),
-        ["folio"] => folio::run(5, None),
-        ["folio", rounds] => folio::run(rounds.parse()?, None),
-        ["folio", rounds, part] => folio::run(rounds.parse()?, Some(part)),
-        ["writecache"] => writecache::run(5, None),
-        ["writecache", rounds] => writecache::run(rounds.parse()?, None),
-        ["writecache", rounds, part] => writecache::run(rounds.parse()?, Some(part)),
-        ["zones"] => zones::run(5, None),
-        ["zones", rounds] => zones::run(rounds.parse()?, None),
-        ["zones", rounds, part] => zones::run(rounds.parse()?, Some(part)),
-        ["scale"] => scale(5),
-        ["scale", rounds] => scale(rounds.parse()?),
+    let quick = words.contains(&"--quick");
+    let words: Vec<&str> = words.iter().copied().filter(|word| *word != "--quick").collect();
+    let number = |word: Option<&&str>, preset: usize| -> Result<usize> {
+        word.map_or(Ok(preset), |word| word.parse().with_context(|| format!("{word:?} is no number")))
+    };
+    let rounds = |name, rest: &[&str]| {
+        Ok::<_, anyhow::Error>(Rounds::new(number(rest.first(), 5)?, name).quick(quick))
+    };
+    match &words[..] {
+        ["--help" | "-h" | "help"] => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        ["spill", "soak", rest @ ..] if rest.len() < 2 => {
+            spill::soak(number(rest.first(), if quick { 15 } else { 300 })? as u64)
+        }
+        ["spill", rest @ ..] if rest.len() < 3 => {
+            spill::run(rounds("spill", rest)?, number(rest.get(1), 4)? as u64)
+        }
+        ["scale", rest @ ..] if rest.len() < 2 => scale::run(rounds("scale", rest)?),
         ["writer"] => streams::one_writer(),
         ["hits", contender] => folio::read_hits(contender),
         // A contender of `nbd`.
         ["empty", socket, size] => empty::serve(socket.as_ref(), size.parse()?),
-        ["--help" | "-h" | "help"] => {
-            print!("{USAGE}");
-            Ok(())
+        [name, rest @ ..] if rest.len() < 3 => {
+            let bench = BENCHES.iter().find(|(bench, ..)| bench == name);
+            let Some((name, parts, run)) = bench else { bail!("there is no benchmark {name:?}\n\n{USAGE}") };
+            rounds(name, rest)?.parts(parts, rest.get(1).copied())?.into_iter().try_for_each(run)
         }
         _ => bail!("say which benchmark\n\n{USAGE}"),
     }

@@ -14,7 +14,8 @@ use spillway_layers::zram::Config;
 use crate::contenders::{Device, at};
 use crate::kernel_zram::KernelZram;
 use crate::pages::{self, PAGE, Pages};
-use crate::report::{Rounds, at_least, at_most, table};
+use crate::rounds::Rounds;
+use crate::table::{Cell, Figure, once, ratio, row};
 
 /// Bytes of table that the kernel keeps for each page beside `mem_used_total`.
 const KERNEL_BYTES_A_PAGE: u64 = 24;
@@ -35,7 +36,7 @@ const SMALLER: f64 = 1.4;
 pub(crate) fn compare(workers: &Workers, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for set in [pages::elf(256 << 20)?, pages::text(128 << 20)?, pages::heap()?] {
-        rows.push(row(workers, &set)?);
+        rows.push(compared(workers, &set)?);
     }
     let head = [
         "pages",
@@ -47,48 +48,42 @@ pub(crate) fn compare(workers: &Workers, rounds: Rounds) -> Result<()> {
         "kernel MiB",
         "ours / kernel",
     ];
-    table(&rounds.title_once("Memory with lz4, tables included, 1.5 s after the last write"), &head, &rows);
-    Ok(())
+    rounds.show_once("Memory with lz4, tables included, 1.5 s after the last write", &head, rows)
 }
 
 /// ELF pages that are recompressed, each by itself, beside the kernel's zram with lz4.
 pub(crate) fn recompress(workers: &Workers, rounds: Rounds) -> Result<()> {
     let set = pages::elf(256 << 20)?;
-    let kernel = kernel_bytes(&set);
+    let kernel = kernel_bytes(&set)?;
     let mut rows = Vec::new();
     for level in LEVELS {
         let Recompressed { objects, at_rest, used, micros } = recompressed(workers, &set, level)?;
-        let smaller = kernel.as_ref().map_or_else(
-            |why| format!("none: {why}"),
-            |kernel| match *kernel as f64 / used as f64 {
-                times if Some(&level) == LEVELS.last() => at_least(times, SMALLER),
-                times => format!("{times:.2}"),
-            },
-        );
-        rows.push(vec![
+        let smaller =
+            ratio(&[kernel], &[used]).wanted(if Some(&level) == LEVELS.last() { SMALLER } else { 0.0 });
+        let micros = once(micros, 0);
+        rows.push(row![
             level.to_string(),
             mib(objects),
             mib(at_rest),
             mib(used),
-            kernel.as_ref().map_or("-".into(), |bytes| mib(*bytes)),
+            mib(kernel),
             smaller,
-            format!("{micros:.0}"),
+            micros
         ]);
     }
     let head =
         ["level", "objects, MiB", "spillway MiB", "compacted", "kernel MiB", "times smaller", "us a page"];
     let title =
         "256 MiB of ELF pages, recompressed with zstd, beside the kernel's zram with lz4, tables included";
-    table(&rounds.title_once(title), &head, &rows);
-    Ok(())
+    rounds.show_once(title, &head, rows)
 }
 
 /// What became of pages that were recompressed.
 struct Recompressed {
-    objects: u64,
+    objects: f64,
     /// Memory after that, and once it was compacted.
-    at_rest: u64,
-    used: u64,
+    at_rest: f64,
+    used: f64,
     micros: f64,
 }
 
@@ -107,9 +102,10 @@ fn recompressed(workers: &Workers, set: &Pages, level: i32) -> Result<Recompress
     ours.set("recompress", "")?;
     let micros = start.elapsed().as_micros() as f64 / set.count() as f64;
     std::thread::sleep(SETTLE);
-    let at_rest = ours.number("mem_used_total")?;
+    let number = |name| Ok::<_, anyhow::Error>(ours.number(name)? as f64);
+    let at_rest = number("mem_used_total")?;
     ours.set("compact", "1")?;
-    let (objects, used) = (ours.number("compr_data_size")?, ours.number("mem_used_total")?);
+    let (objects, used) = (number("compr_data_size")?, number("mem_used_total")?);
     Ok(Recompressed { objects, at_rest, used, micros })
 }
 
@@ -119,35 +115,34 @@ fn fill(device: &Device, set: &Pages) {
     }
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{:.1}", bytes as f64 / f64::from(1 << 20))
+fn mib(bytes: f64) -> Figure {
+    once(bytes / f64::from(1 << 20), 1)
 }
 
-fn row(workers: &Workers, set: &Pages) -> Result<Vec<String>> {
+fn compared(workers: &Workers, set: &Pages) -> Result<Vec<Cell>> {
     let ours = Device::new(workers, set.bytes.len() as u64, "lz4", 1)?;
     fill(&ours, set);
     std::thread::sleep(SETTLE);
-    let (used, objects) = (ours.number("mem_used_total")?, ours.number("compr_data_size")?);
+    let (used, objects) = (ours.number("mem_used_total")? as f64, ours.number("compr_data_size")? as f64);
     let overhead = overhead(&ours)?;
     discard_half(&ours, set);
     std::thread::sleep(SETTLE);
     let thinned = self::overhead(&ours)?;
-    let kernel = kernel_bytes(set);
-    let ratio = set.bytes.len() as f64 / objects as f64;
-    let is_bound = set.bytes.len() >= BOUND_BYTES && ratio <= BOUND_RATIO;
-    let percent = |overhead: f64| match is_bound {
-        true => at_most(overhead, 1, " %", OVERHEAD_MAX),
-        false => format!("{overhead:.1} %"),
+    let (kernel, bytes) = (kernel_bytes(set)?, set.bytes.len() as f64);
+    let is_bound = set.bytes.len() >= BOUND_BYTES && bytes / objects <= BOUND_RATIO;
+    let percent = |overhead: f64| match once(overhead, 1).unit(" %") {
+        percent if is_bound => percent.at_most(OVERHEAD_MAX),
+        percent => percent,
     };
-    Ok(vec![
-        set.name.into(),
-        mib(set.bytes.len() as u64),
-        format!("{ratio:.2}"),
+    Ok(row![
+        set.name,
+        mib(bytes),
+        once(bytes / objects, 2),
         mib(used),
         percent(overhead),
         percent(thinned),
-        kernel.as_ref().map_or_else(|why| format!("none: {why}"), |bytes| mib(*bytes)),
-        kernel.map_or_else(|_| "-".into(), |bytes| format!("{:.3}", used as f64 / bytes as f64)),
+        mib(kernel),
+        ratio(&[used], &[kernel]).decimals(3),
     ])
 }
 
@@ -165,8 +160,9 @@ fn discard_half(device: &Device, set: &Pages) {
     }
 }
 
-fn kernel_bytes(set: &Pages) -> Result<u64> {
-    let peer = KernelZram::new(set.bytes.len() as u64)?;
+/// Not a number where there is no kernel zram.
+fn kernel_bytes(set: &Pages) -> Result<f64> {
+    let Some(peer) = KernelZram::if_there(set.bytes.len() as u64) else { return Ok(f64::NAN) };
     let file = peer.open()?;
     let mut buf = IoBuf::new(PAGE);
     for index in 0..set.count() {
@@ -174,5 +170,5 @@ fn kernel_bytes(set: &Pages) -> Result<u64> {
         file.write_all_at(&buf, at(index))?;
     }
     drop(file);
-    Ok(peer.mm_stat(2)? + KERNEL_BYTES_A_PAGE * set.count() as u64)
+    Ok((peer.mm_stat(2)? + KERNEL_BYTES_A_PAGE * set.count() as u64) as f64)
 }

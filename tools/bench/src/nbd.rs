@@ -16,13 +16,17 @@ use crate::fio::{Case, Contender, JOB_BYTES, case, fio, timed};
 use crate::kernel_zram::KernelZram;
 use crate::lz4::{lz4, unlz4};
 use crate::pages::{self, PAGE};
-use crate::report::{Rounds, at_least, at_most, bounded, drawn_order, median, ratio, table};
+use crate::results;
+use crate::rounds::{Rounds, drawn_order};
+use crate::statistics::median;
+use crate::table::{figure, named, once, ratio, row};
 
 const SIZE: u64 = 1 << 30;
 
 /// Of a run; what warms up is shorter.
-pub(crate) const MILLIS: u64 = 1200;
-pub(crate) const WARM_MILLIS: u64 = 500;
+pub(crate) fn millis(round: usize, rounds: Rounds) -> u64 {
+    if round == 0 { rounds.pick(500, 200) } else { rounds.pick(1200, 300) }
+}
 
 const CASES: [Case; 9] = [
     case("4K writes, 2 jobs", "randwrite", 4, 2, 16),
@@ -71,33 +75,26 @@ impl Codec {
     }
 }
 
-pub(crate) fn run(count: usize) -> Result<()> {
-    let rounds = Rounds::new(count, "nbd");
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let folder = Folder::new()?;
-    let peer = KernelZram::new(SIZE);
-    if let Err(why) = &peer {
-        println!("No comparison with the kernel's zram: {why:#}");
-    }
-    let contenders = start(&folder.0, peer.as_ref().ok())?;
+    let peer = KernelZram::if_there(SIZE);
+    let contenders = start(&folder.0, peer.as_ref())?;
     let fill = case("fill", "write", 128, 2, 16);
     for contender in &contenders {
         fio(contender, &fill, &format!("--io_size={JOB_BYTES}"))?;
     }
-    let figures = rounds.measure(|round| {
-        eprintln!("round {round} of {count}");
-        one_round(&contenders, round)
-    })?;
+    let figures = rounds.measure(|round| one_round(&contenders, round, rounds))?;
     let (rates, micros) = figures.split_at(contenders.len() * CASES.len());
     let codec = codec_micros(rounds)?;
-    show_rates(&contenders, rates, rounds);
-    show_polling(rates, micros, rounds);
-    show_processor_time(&contenders, micros, codec, rounds);
+    show_rates(&contenders, rates, rounds)?;
+    show_polling(rates, micros, rounds)?;
+    show_processor_time(&contenders, micros, codec, rounds)?;
     at_depth_64(&contenders[LZ4], codec, rounds)
 }
 
 /// Requests a second of every contender in every case, then the server's microseconds for each 4 KiB, in a drawn order: what
 /// ran before must not decide. Not a number where a contender takes no part or has no server.
-fn one_round(contenders: &[Contender], round: usize) -> Result<Vec<f64>> {
+fn one_round(contenders: &[Contender], round: usize, rounds: Rounds) -> Result<Vec<f64>> {
     let count = contenders.len() * CASES.len();
     let mut figures = vec![f64::NAN; 2 * count];
     for turn in drawn_order(count, round) {
@@ -105,7 +102,7 @@ fn one_round(contenders: &[Contender], round: usize) -> Result<Vec<f64>> {
         if !(contender.takes)(case) {
             continue;
         }
-        let millis = if round == 0 { WARM_MILLIS } else { MILLIS };
+        let millis = millis(round, rounds);
         let done = timed(contender, case, millis)?;
         figures[turn] = done.requests * 1e3 / millis as f64;
         if let Some(time) = done.server {
@@ -115,62 +112,49 @@ fn one_round(contenders: &[Contender], round: usize) -> Result<Vec<f64>> {
     Ok(figures)
 }
 
-/// A figure, if it was measured.
-pub(crate) fn shown(figure: f64, decimals: usize) -> String {
-    if figure.is_nan() { "-".into() } else { format!("{figure:.decimals$}") }
-}
-
-/// A name, and a cell for each case.
-fn row(name: &str, cell: impl Fn(usize) -> String) -> Vec<String> {
-    std::iter::once(name.into()).chain((0..CASES.len()).map(cell)).collect()
-}
-
 fn heads() -> Vec<&'static str> {
     std::iter::once("").chain(CASES.iter().map(|case| case.name)).collect()
 }
 
-fn show_rates(contenders: &[Contender], rates: &[Vec<f64>], rounds: Rounds) {
+fn show_rates(contenders: &[Contender], rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let of: Vec<&[Vec<f64>]> = rates.chunks(CASES.len()).collect();
     let thousands = |(contender, rates): (&Contender, &&[Vec<f64>])| {
-        row(contender.name, |case| shown(median(&rates[case]) / 1e3, 1))
+        named(contender.name, rates.iter().map(|rates| figure(rates, 1).times(1e-3)))
     };
     let title = format!(
         "fio, depth 16 or 1, 50 % compressible, one job or two, runs of {:.1} s, thousand requests a second",
-        MILLIS as f64 / 1e3
+        millis(1, rounds) as f64 / 1e3
     );
-    let rows: Vec<_> = contenders.iter().zip(&of).map(thousands).collect();
-    table(&rounds.title(&title), &heads(), &rows);
+    rounds.show(&title, &heads(), contenders.iter().zip(&of).map(thousands).collect())?;
     for ours in [LZ4, LZ4 + 1] {
         let ratios = |peer: usize| {
-            let wanted = WANTED.iter().find(|(name, _)| ours == LZ4 && *name == contenders[peer].name);
-            row(contenders[peer].name, |case| {
-                let bound = wanted.map(|(_, wanted)| wanted[case]).filter(|wanted| *wanted > 0.0);
-                let ratio = ratio(&of[ours][case], &of[peer][case]);
-                if ratio.is_nan() { shown(ratio, 2) } else { bounded(ratio, bound) }
-            })
+            let bounds = WANTED.iter().find(|(name, _)| ours == LZ4 && *name == contenders[peer].name);
+            let wanted = |case: usize| bounds.map_or(0.0, |(_, wanted)| wanted[case]);
+            let to_it = |case: usize| ratio(&of[ours][case], &of[peer][case]).wanted(wanted(case));
+            named(contenders[peer].name, (0..CASES.len()).map(to_it))
         };
         let title = format!("{}: ratio to each, median over the rounds", contenders[ours].name);
-        let rows: Vec<_> = (PEERS..contenders.len()).map(ratios).collect();
-        table(&rounds.title(&title), &heads(), &rows);
+        rounds.show(&title, &heads(), (PEERS..contenders.len()).map(ratios).collect())?;
     }
+    Ok(())
 }
 
 /// What polling before sleeping gains and costs.
-fn show_polling(rates: &[Vec<f64>], micros: &[Vec<f64>], rounds: Rounds) {
+fn show_polling(rates: &[Vec<f64>], micros: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let rows = (0..CASES.len()).filter(|case| is_lonely(&CASES[*case])).map(|case| {
         let (sleeps, polls) = (SLEEPING * CASES.len() + case, LZ4 * CASES.len() + case);
-        vec![
-            CASES[case].name.into(),
-            shown(median(&rates[sleeps]) / 1e3, 1),
-            shown(median(&rates[polls]) / 1e3, 1),
-            at_least(ratio(&rates[polls], &rates[sleeps]), POLL_GAIN),
-            shown(median(&micros[sleeps]), 2),
-            shown(median(&micros[polls]), 2),
+        row![
+            CASES[case].name,
+            figure(&rates[sleeps], 1).times(1e-3),
+            figure(&rates[polls], 1).times(1e-3),
+            ratio(&rates[polls], &rates[sleeps]).at_least(POLL_GAIN),
+            figure(&micros[sleeps], 2),
+            figure(&micros[polls], 2),
         ]
     });
     let title = "Polling: thousand requests a second, and server processor time, us a request, with `--poll-us 0` and without";
     let head = ["", "sleeps", "polls", "ratio", "time, sleeps", "time, polls"];
-    table(&rounds.title(title), &head, &rows.collect::<Vec<_>>());
+    rounds.show(title, &head, rows.collect())
 }
 
 /// The cases of which something is wanted of every peer.
@@ -183,16 +167,20 @@ fn is_lonely(case: &Case) -> bool {
 }
 
 /// Of every server, in the runs of the first table.
-fn show_processor_time(contenders: &[Contender], micros: &[Vec<f64>], codec: Codec, rounds: Rounds) {
-    let of = micros.chunks(CASES.len());
-    let mut rows: Vec<_> = contenders
-        .iter()
-        .zip(of)
-        .filter(|(contender, _)| contender.child.is_some())
-        .map(|(contender, micros)| row(contender.name, |case| shown(median(&micros[case]), 2)))
-        .collect();
-    rows.push(row("lz4 alone, without a server", |case| shown(codec.of(CASES[case].rw), 2)));
-    table(&rounds.title("Server processor time, us for each 4 KiB"), &heads(), &rows);
+fn show_processor_time(
+    contenders: &[Contender],
+    micros: &[Vec<f64>],
+    codec: Codec,
+    rounds: Rounds,
+) -> Result<()> {
+    let servers =
+        contenders.iter().zip(micros.chunks(CASES.len())).filter(|(contender, _)| contender.child.is_some());
+    let row = |(contender, micros): (&Contender, &[Vec<f64>])| {
+        named(contender.name, micros.iter().map(|micros| figure(micros, 2)))
+    };
+    let mut rows: Vec<_> = servers.map(row).collect();
+    rows.push(named("lz4 alone, without a server", CASES.iter().map(|case| once(codec.of(case.rw), 2))));
+    rounds.show("Server processor time, us for each 4 KiB", &heads(), rows)
 }
 
 /// Our time for a request at depth 64, and the codec's part of it.
@@ -201,27 +189,29 @@ fn at_depth_64(server: &Contender, codec: Codec, rounds: Rounds) -> Result<()> {
     for (jobs, direction) in [(1, "randwrite"), (1, "randread"), (2, "randwrite"), (2, "randread")] {
         let (job, codec) = (case("", direction, 4, jobs, 64), codec.of(direction));
         let figures = rounds.measure(|_| {
-            let done = timed(server, &job, MILLIS)?;
+            let done = timed(server, &job, millis(1, rounds))?;
             let time = done.server.context("ours is a server")?;
             let micros = time.as_secs_f64() * 1e6 / done.requests;
             Ok(vec![micros, micros - codec])
         })?;
         let [whole, beyond] = &figures[..] else { unreachable!("two figures a round") };
-        rows.push(vec![
+        rows.push(row![
             format!("{direction}, {}", if jobs == 1 { "1 job" } else { "2 jobs" }),
-            format!("{:.2}", median(whole)),
-            format!("{codec:.2}"),
-            at_most(median(beyond), 2, "", 3.5),
+            figure(whole, 2),
+            once(codec, 2),
+            figure(beyond, 2).at_most(3.5),
         ]);
     }
-    let title = rounds.title("Server processor time at depth 64, us a request");
-    table(&title, &["", "in all", "codec alone", "beyond"], &rows);
-    Ok(())
+    rounds.show(
+        "Server processor time at depth 64, us a request",
+        &["", "in all", "codec alone", "beyond"],
+        rows,
+    )
 }
 
 /// What a page of fio's kind costs outside any server.
 pub(crate) fn codec_micros(rounds: Rounds) -> Result<Codec> {
-    let set = pages::half(16 << 20);
+    let set = pages::half(16 << 20)?;
     let mut packed = vec![vec![0u8; 2 * PAGE]; set.count()];
     let mut page = vec![0u8; PAGE];
     let micros = |start: Instant| start.elapsed().as_secs_f64() * 1e6 / set.count() as f64;
@@ -283,6 +273,7 @@ pub(crate) fn socket_of(folder: &Path, name: &str) -> PathBuf {
 pub(crate) fn server(name: &'static str, folder: &Path, export: &str, words: &[&str]) -> Result<Contender> {
     let socket = socket_of(folder, name);
     let path = socket.to_string_lossy().into_owned();
+    results::command(Command::new(words[0]).args(&words[1..]))?;
     let mut command = Command::new(words[0]);
     command.args(words[1..].iter().map(|word| if *word == "SOCKET" { path.as_str() } else { word }));
     command.env("SPILLWAY_RUNTIME_DIR", folder).stdin(Stdio::null()).stdout(Stdio::null());

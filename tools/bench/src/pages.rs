@@ -11,6 +11,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use spillway_core::random::Random;
 
+use crate::lz4::lz4;
+use crate::results;
+
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
@@ -31,6 +34,17 @@ impl Pages {
     }
 }
 
+/// The set, once the report knows it: its bytes, and how well lz4 compresses each 64th of its pages.
+fn noted(set: Pages) -> Result<Pages> {
+    results::set(set.name, set.bytes.len(), || {
+        let mut out = vec![0; 2 * PAGE];
+        let pages = || set.bytes.chunks_exact(PAGE).step_by(64);
+        let packed: usize = pages().map(|page| (lz4(page, &mut out) as usize).min(PAGE)).sum();
+        (pages().count() * PAGE) as f64 / packed as f64
+    })?;
+    Ok(set)
+}
+
 /// Programs and shared libraries of this system.
 pub(crate) fn elf(bytes: usize) -> Result<Pages> {
     collect("ELF files", &["/usr/bin", "/usr/lib", "/usr/sbin"], bytes, |head| head.starts_with(b"\x7fELF"))
@@ -43,12 +57,12 @@ pub(crate) fn text(bytes: usize) -> Result<Pages> {
 }
 
 /// What fio writes with `buffer_compress_percentage=50`: half noise, half zeros.
-pub(crate) fn half(bytes: usize) -> Pages {
+pub(crate) fn half(bytes: usize) -> Result<Pages> {
     let (mut random, mut set) = (Random(1), vec![0; bytes]);
     for page in set.chunks_mut(PAGE) {
         page[..PAGE / 2].chunks_mut(8).for_each(|word| word.copy_from_slice(&random.draw().to_le_bytes()));
     }
-    Pages { name: "fio, 50 %", bytes: set }
+    noted(Pages { name: "fio, 50 %", bytes: set })
 }
 
 /// The writable anonymous memory of a Python interpreter that has parsed its own library.
@@ -67,7 +81,7 @@ pub(crate) fn heap() -> Result<Pages> {
     let bytes = anonymous_memory(child.id());
     drop(child.stdin.take().map(|mut stdin| stdin.write_all(b"\n")));
     child.wait()?;
-    Ok(Pages { name: "a live heap", bytes: bytes? })
+    noted(Pages { name: "a live heap", bytes: bytes? })
 }
 
 fn anonymous_memory(pid: u32) -> Result<Vec<u8>> {
@@ -115,12 +129,12 @@ fn collect(name: &'static str, roots: &[&str], wanted: usize, fits: impl Fn(&[u8
             }
             if bytes.len() >= wanted {
                 bytes.truncate(wanted);
-                return Ok(Pages { name, bytes });
+                return noted(Pages { name, bytes });
             }
         }
     }
     ensure!(bytes.len() >= PAGE * 1024, "this system has too few files for the set {name:?}");
-    Ok(Pages { name, bytes })
+    noted(Pages { name, bytes })
 }
 
 /// Appends the whole pages of a file that is larger than a page and looks right.

@@ -1,7 +1,7 @@
 //! How throughput grows with workers, and how many locks a request takes: 4 KiB requests within the devices, without exports.
 //!
 //! Each worker has a part of the device of its own, so that what is shared is only what the layers share. Locks are counted on
-//! the worker that carries the request, by the feature `count-locks`. Beyond the cores of the machine there is nothing to see.
+//! the worker that carries the request, by the feature `count-locks`; without it they are not measured. Beyond the cores of the machine there is nothing to see.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures_util::future::join_all;
 use spillway_core::random::Random;
+#[cfg(any(feature = "count-locks", debug_assertions))]
 use spillway_core::sync::locks_taken;
 use spillway_core::{BlockDevice, Budget, IoBuf, Op, Request, Seam};
 use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::zram;
 
 use crate::pages::{self, PAGE, Pages};
-use crate::report::{Rounds, median, ratio, table};
+use crate::rounds::Rounds;
+use crate::table::{figure, ratio, row};
 use crate::writecache::{self, Bench};
 
 /// Pages of a worker's part of the device, and requests that it makes in one measurement.
@@ -32,8 +34,12 @@ struct Done {
     locks: u64,
 }
 
-pub(crate) fn run(count: usize) -> Result<()> {
-    let rounds = Rounds::new(count, "scale");
+#[cfg(not(any(feature = "count-locks", debug_assertions)))]
+fn locks_taken() -> u64 {
+    0
+}
+
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     let counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n <= cores).collect();
@@ -64,7 +70,8 @@ fn on_all(
     let slowest = all.iter().map(|done| done.time).max().expect("there is a worker");
     let locks: u64 = all.iter().map(|done| done.locks).sum();
     let requests = (all.len() * REQUESTS) as f64;
-    [requests / slowest.as_secs_f64() / 1e3, locks as f64 / requests]
+    let locks = if cfg!(feature = "count-locks") { locks as f64 / requests } else { f64::NAN };
+    [requests / slowest.as_secs_f64() / 1e3, locks]
 }
 
 async fn one_worker(device: Arc<dyn BlockDevice>, set: &Pages, worker: usize, op: Op, depth: usize) -> Done {
@@ -134,13 +141,12 @@ fn show(
             Ok([Op::Write, Op::Read].map(|op| on_all(&workers, &device, set, op, depth)).concat())
         })?;
         let first = alone.get_or_insert_with(|| figures.clone());
-        let rate = |figure: usize| format!("{:.0}", median(&figures[figure]));
-        let gain = |figure: usize| format!("{:.2}", ratio(&figures[figure], &first[figure]));
-        let locks = |figure: usize| format!("{:.2}", median(&figures[figure]));
-        rows.push(vec![count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]);
+        let rate = |number: usize| figure(&figures[number], 0);
+        let gain = |number: usize| ratio(&figures[number], &first[number]);
+        let locks = |number: usize| figure(&figures[number], 2);
+        rows.push(row![count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]);
     }
     let title = format!("{what}: 4 KiB, thousand requests a second, each worker on a part of its own");
     let head = ["workers", "writes", "to one", "locks a write", "reads", "to one", "locks a read"];
-    table(&rounds.title(&title), &head, &rows);
-    Ok(())
+    rounds.show(&title, &head, rows)
 }

@@ -18,7 +18,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::fio::server_time;
 use crate::nbd::Folder;
-use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
+use crate::results;
+use crate::rounds::{Rounds, drawn_order};
+use crate::statistics::median;
+use crate::table::{figure, ratio, row};
 use beside::Beside;
 use device::Device;
 use medium::text;
@@ -44,15 +47,13 @@ const KEPT: f64 = 0.5;
 
 pub(crate) use soak::run as soak;
 
-pub(crate) fn run(count: usize, gib: u64) -> Result<()> {
+pub(crate) fn run(rounds: Rounds, gib: u64) -> Result<()> {
     ensure!((1..=64).contains(&gib), "{gib} GiB: 1 to 64 are allowed");
-    let rounds = Rounds::new(count, "spill");
     let bytes = gib << 30;
     let disk = Folder::on_disk()?;
     let ([spill, other], media) = medium::pair(&disk.0, [bytes / 4 * 5, bytes])?;
     let device = Device::start(bytes, 2 * bytes + (1 << 30), &spill)?;
     let figures = rounds.measure(|round| {
-        eprintln!("round {round} of {count}");
         let mut figures = vec![f64::NAN; BESIDE + 3];
         for turn in drawn_order(BATCHES.len() + 2, round) {
             match BATCHES.get(turn) {
@@ -69,46 +70,42 @@ pub(crate) fn run(count: usize, gib: u64) -> Result<()> {
         }
         Ok(figures)
     })?;
-    show(&figures, rounds, gib, &media);
-    Ok(())
+    show(&figures, rounds, gib, &media)
 }
 
-fn show(figures: &[Vec<f64>], rounds: Rounds, gib: u64, media: &str) {
+fn show(figures: &[Vec<f64>], rounds: Rounds, gib: u64, media: &str) -> Result<()> {
     let (rates, rest) = figures.split_at(BATCHES.len());
     let (processor, peer) = (&rest[..BATCHES.len()], &figures[PEER]);
     let rows = (0..BATCHES.len()).map(|mode| {
-        let (faster, share) = (ratio(&rates[mode], &rates[0]), ratio(&processor[mode], &processor[0]));
+        let faster = ratio(&rates[mode], &rates[0]);
         let of_fio = ratio(&rates[mode], peer);
-        let wanted = mode == GATHERED;
-        vec![
-            BATCHES[mode].to_string(),
-            format!("{:.0}", median(&rates[mode])),
-            if wanted { at_least(faster, FASTER) } else { format!("{faster:.2}") },
-            if wanted { at_least(of_fio, OF_FIO) } else { format!("{of_fio:.2}") },
-            format!("{:.2}", median(&processor[mode])),
-            if wanted { at_most(share, 3, "", PROCESSOR) } else { format!("{share:.3}") },
-        ]
+        let share = ratio(&processor[mode], &processor[0]).decimals(3);
+        let [faster, of_fio, share] = match mode {
+            GATHERED => [faster.at_least(FASTER), of_fio.at_least(OF_FIO), share.at_most(PROCESSOR)],
+            _ => [faster, of_fio, share],
+        };
+        let pages = BATCHES[mode].to_string();
+        row![pages, figure(&rates[mode], 0), faster, of_fio, figure(&processor[mode], 2), share]
     });
-    let title = rounds.title(&format!("{gib} GiB of random pages written back, MiB a second"));
+    let title = format!("{gib} GiB of random pages written back, MiB a second");
     let heads =
         ["pages an I/O", "written back", "to one page", "of fio, 1 MiB", "processor, s a GiB", "to one page"];
-    table(&title, &heads, &rows.collect::<Vec<_>>());
-    println!("\nfio: {:.0} MiB a second. Both wrote to {media}.", median(peer));
-    show_beside(figures, rounds);
+    let fio = format!("fio: {:.0} MiB a second. Both wrote to {media}.", median(peer));
+    results::show(rounds.table(&title, &heads, rows.collect()).note(fio))?;
+    show_beside(figures, rounds)
 }
 
-fn show_beside(figures: &[Vec<f64>], rounds: Rounds) {
+fn show_beside(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let [idle, busy, rate] = [0, 1, 2].map(|nth| &figures[BESIDE + nth]);
     let most = (SLOWER * median(idle)).max(READ_MICROS);
-    let row = vec![
-        format!("{:.0}", median(idle)),
-        at_most(median(busy), 0, "", most.round()),
-        format!("{:.0}", median(rate)),
-        at_least(ratio(rate, &figures[GATHERED]), KEPT),
+    let row = row![
+        figure(idle, 0),
+        figure(busy, 0).at_most(most.round()),
+        figure(rate, 0),
+        ratio(rate, &figures[GATHERED]).at_least(KEPT),
     ];
-    let title =
-        rounds.title("5,000 reads a second of pages in memory, beside write-back: 99 of 100 take less, us");
-    table(&title, &["idle", "during write-back", "write-back, MiB a second", "of alone"], &[row]);
+    let title = "5,000 reads a second of pages in memory, beside write-back: 99 of 100 take less, us";
+    rounds.show(title, &["idle", "during write-back", "write-back, MiB a second", "of alone"], vec![row])
 }
 
 /// Fills the device and writes it back, so many pages an I/O: MiB a second, and seconds of the processor for a GiB.
@@ -131,6 +128,7 @@ fn peer(path: &Path, bytes: u64) -> Result<f64> {
     let size = format!("--size={bytes}");
     let mut command = Command::new("fio");
     command.args(["--name=peer", "--rw=write", "--bs=1M", "--iodepth=8", "--ioengine=libaio", "--direct=1"]);
+    results::command(&command)?;
     let start = Instant::now();
     let output = command.args([file, size]).stdin(Stdio::null()).output().context("fio cannot be started")?;
     ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));

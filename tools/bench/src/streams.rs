@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use parking_lot::{Condvar, Mutex};
 use spillway_core::IoBuf;
 use spillway_io::{DriverChoice, Workers, WorkersOptions};
@@ -17,7 +17,8 @@ use crate::contenders::Device;
 use crate::fwrite::Files;
 use crate::lz4::lz4;
 use crate::pages::{self, PAGE, Pages};
-use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{Figure, figure, named, ratio};
 
 /// iozone's sizes in the source: 16 KiB records, 60 MiB a writer.
 const RECORD: usize = 16 << 10;
@@ -26,29 +27,19 @@ const RECORDS: usize = (60 << 20) / RECORD;
 /// Rows of the source's table. `pwrite` is positional and scattered by a fixed stride. Its fwrite is a table of its own.
 const TESTS: [&str; 4] = ["initial write", "rewrite", "random write", "pwrite"];
 
-/// Parts of the benchmark: writers in this process, the source's fwrite over a mount, and handing out a context alone.
-const PARTS: [&str; 3] = ["inside", "fwrite", "locks"];
-
-/// The part that `wanted` names; all of them by default.
-pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
-    let rounds = Rounds::new(count, "streams");
-    let is_wanted = |part: &str| wanted.is_none_or(|wanted| wanted == part);
-    if !PARTS.into_iter().any(is_wanted) {
-        bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
+/// Writers in this process, the source's fwrite over a mount, or handing out a context alone.
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
+    if rounds.part == Some("locks") {
+        return locks(&pages::elf(64 << 20)?, rounds);
     }
     let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
     for algorithm in ["lz4", "zstd"] {
-        for set in [pages::elf(64 << 20)?, pages::half(64 << 20)] {
-            if is_wanted("inside") {
-                grid(&workers, algorithm, &set, rounds.part("inside"))?;
-            }
-            if is_wanted("fwrite") {
-                stdio(algorithm, &set, rounds.part("fwrite"))?;
+        for set in [pages::elf(64 << 20)?, pages::half(64 << 20)?] {
+            match rounds.part {
+                Some("inside") => grid(&workers, algorithm, &set, rounds)?,
+                _ => stdio(algorithm, &set, rounds)?,
             }
         }
-    }
-    if is_wanted("locks") {
-        locks(&pages::elf(64 << 20)?, rounds.part("locks"))?;
     }
     Ok(())
 }
@@ -126,39 +117,36 @@ fn grid(workers: &Workers, algorithm: &'static str, set: &Pages, rounds: Rounds)
         Ok(rates)
     })?;
     let rates: Vec<&[Vec<f64>]> = figures.chunks(COLUMNS.len()).collect();
-    let medians =
-        |row: &[Vec<f64>]| row.iter().map(|rates| format!("{:.0}", median(rates))).collect::<Vec<_>>();
-    let rows: Vec<Vec<String>> = TESTS
-        .iter()
-        .zip(&rates)
-        .map(|(test, row)| [vec![(*test).to_string()], medians(row)].concat())
-        .collect();
-    let head: Vec<&str> = std::iter::once("MiB/s").chain(COLUMNS.iter().map(|column| column.0)).collect();
     let what = format!("E2, {algorithm}, {}", set.name);
-    table(&rounds.title(&what), &head, &rows);
+    show_rates(&what, TESTS.iter().copied().zip(rates.iter().copied()), rounds)?;
     let gain = match (algorithm, set.name) {
         ("zstd", _) => 1.8,
         (_, "ELF files") => 1.65,
         _ => 1.4,
     };
-    let bounds: Vec<Vec<String>> = TESTS
-        .iter()
-        .zip(&rates)
-        .map(|(test, row)| {
-            vec![
-                (*test).to_string(),
-                at_least(ratio(&row[TWO_BY_TWO], &row[TWO_BY_ONE]), gain),
-                at_least(ratio(&row[TWO_BY_TWO], &row[TWO_APART]), 0.95),
-                at_least(ratio(&row[TWO_BY_ONE], &row[ONE]), if algorithm == "zstd" { 0.85 } else { 0.95 }),
-            ]
-        })
-        .collect();
-    table(
-        &rounds.title(&format!("{what}: ratios")),
-        &["", "2 by 2 / 2 by 1", "2 by 2 / 2 apart", "2 by 1 / 1 by 1"],
-        &bounds,
-    );
-    Ok(())
+    let wanted = [gain, 0.95, if algorithm == "zstd" { 0.85 } else { 0.95 }];
+    let bounds = TESTS.iter().zip(&rates).map(|(test, row)| {
+        named(test, ratios(row).into_iter().zip(wanted).map(|(ratio, wanted)| ratio.at_least(wanted)))
+    });
+    rounds.show(&format!("{what}: ratios"), &[&[""], &RATIOS[..]].concat(), bounds.collect())
+}
+
+/// Columns of the ratios.
+const RATIOS: [&str; 3] = ["2 by 2 / 2 by 1", "2 by 2 / 2 apart", "2 by 1 / 1 by 1"];
+
+fn ratios(rates: &[Vec<f64>]) -> [Figure; 3] {
+    [(TWO_BY_TWO, TWO_BY_ONE), (TWO_BY_TWO, TWO_APART), (TWO_BY_ONE, ONE)]
+        .map(|(ours, theirs)| ratio(&rates[ours], &rates[theirs]))
+}
+
+fn show_rates<'a>(
+    what: &str,
+    tests: impl Iterator<Item = (&'a str, &'a [Vec<f64>])>,
+    rounds: Rounds,
+) -> Result<()> {
+    let head: Vec<&str> = std::iter::once("MiB/s").chain(COLUMNS.iter().map(|column| column.0)).collect();
+    let row = |(test, rates): (&str, &[Vec<f64>])| named(test, rates.iter().map(|rates| figure(rates, 0)));
+    rounds.show(what, &head, tests.map(row).collect())
 }
 
 /// The source's fwrite, over a mount.
@@ -172,18 +160,9 @@ fn stdio(algorithm: &'static str, set: &Pages, rounds: Rounds) -> Result<()> {
         }
         Ok(rates)
     })?;
-    let row = rates.iter().map(|rates| format!("{:.0}", median(rates)));
-    let row = std::iter::once("fwrite".to_owned()).chain(row).collect();
-    let head: Vec<&str> = std::iter::once("MiB/s").chain(COLUMNS.iter().map(|column| column.0)).collect();
-    table(&rounds.title(&format!("E2, fwrite over a mount, {algorithm}, {}", set.name)), &head, &[row]);
-    let ratios = [(TWO_BY_TWO, TWO_BY_ONE), (TWO_BY_TWO, TWO_APART), (TWO_BY_ONE, ONE)];
-    let ratios = ratios.map(|(ours, theirs)| format!("{:.2}", ratio(&rates[ours], &rates[theirs])));
-    table(
-        &rounds.title(&format!("E2, fwrite over a mount, {algorithm}, {}: ratios", set.name)),
-        &["2 by 2 / 2 by 1", "2 by 2 / 2 apart", "2 by 1 / 1 by 1"],
-        &[ratios.to_vec()],
-    );
-    Ok(())
+    let what = format!("E2, fwrite over a mount, {algorithm}, {}", set.name);
+    show_rates(&what, std::iter::once(("fwrite", &rates[..])), rounds)?;
+    rounds.show(&format!("{what}: ratios"), &RATIOS, vec![ratios(&rates).map(Into::into).into()])
 }
 
 /// One writer on one stream, for counting instructions from outside; by polling, because valgrind knows no io_uring.
@@ -210,13 +189,11 @@ fn locks(set: &Pages, rounds: Rounds) -> Result<()> {
                 shared(set, writers, &Private(Mutex::new(vec![0; lz4_flat()]))),
             ])
         })?;
-        let shown = figures.iter().map(|rates| format!("{:.0}", median(rates)));
-        rows.push(std::iter::once(writers.to_string()).chain(shown).collect());
+        rows.push(named(&writers.to_string(), figures.iter().map(|rates| figure(rates, 0))));
     }
     let head: Vec<&str> = std::iter::once("writers").chain(KINDS).collect();
     let what = "Handing out one context, lz4, ELF files, compression alone, MiB/s";
-    table(&rounds.title(what), &head, &rows);
-    Ok(())
+    rounds.show(what, &head, rows)
 }
 
 /// Something that runs work with a context.

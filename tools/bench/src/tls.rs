@@ -13,14 +13,16 @@ use anyhow::{Context, Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use crate::fio::{Contender, server_time};
-use crate::nbd::{Folder, binary, server, shown};
+use crate::nbd::{Folder, binary, server};
 use crate::pages;
-use crate::report::{Rounds, bounded, drawn_order, median, ratio, table};
+use crate::results;
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
 
 const SIZE: u64 = 512 << 20;
 
-/// What is copied, and the least ratio to nbdkit where one is wanted.
-const CASES: [(&str, bool, Option<f64>); 2] = [("128K reads", false, Some(0.9)), ("128K writes", true, None)];
+/// What is copied, and the least ratio to nbdkit; 0 where none is wanted.
+const CASES: [(&str, bool, f64); 2] = [("128K reads", false, 0.9), ("128K writes", true, 0.0)];
 
 /// A server, and its address.
 struct Server {
@@ -28,18 +30,13 @@ struct Server {
     uri: String,
 }
 
-pub(crate) fn run(count: usize) -> Result<()> {
-    let rounds = Rounds::new(count, "tls");
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let folder = Folder::new()?;
     let content = folder.0.join("content");
-    fs::write(&content, pages::half(SIZE as usize).bytes)?;
+    fs::write(&content, pages::half(SIZE as usize)?.bytes)?;
     let servers = start(&folder.0)?;
-    let figures = rounds.measure(|round| {
-        eprintln!("round {round} of {count}");
-        one_round(&servers, &content, round)
-    })?;
-    show(&figures, rounds);
-    Ok(())
+    let figures = rounds.measure(|round| one_round(&servers, &content, round))?;
+    show(&figures, rounds)
 }
 
 /// MiB a second of each server in every case, then its microseconds for each 4 KiB, in a drawn order but that it is filled first.
@@ -61,28 +58,30 @@ fn copied(server: &Server, writes: bool, content: &Path) -> Result<(f64, f64)> {
     let time = || server_time(&server.contender)?.context("it is a server");
     let (before, start) = (time()?, Instant::now());
     let mut command = Command::new("nbdcopy");
-    command.args(["--connections=1", "--requests=16", "--request-size=131072", "--no-extents", from, to]);
+    command.args(["--connections=1", "--requests=16", "--request-size=131072", "--no-extents"]);
+    results::command(&command)?;
+    command.args([from, to]);
     ensure!(command.status().context("nbdcopy cannot be started")?.success(), "nbdcopy {from} {to} failed");
     let (took, spent) = (start.elapsed().as_secs_f64(), time()? - before);
     Ok(((SIZE >> 20) as f64 / took, spent.as_secs_f64() * 1e6 / (SIZE >> 12) as f64))
 }
 
-fn show(figures: &[Vec<f64>], rounds: Rounds) {
+fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let of: Vec<&[Vec<f64>]> = figures.chunks(CASES.len()).collect();
     let [ours, nbdkit, our_time, its_time] = of[..] else { unreachable!("two servers, two figures of each") };
     let rows = CASES.iter().enumerate().map(|(case, (name, _, wanted))| {
-        vec![
-            (*name).to_owned(),
-            shown(median(&ours[case]), 0),
-            shown(median(&nbdkit[case]), 0),
-            bounded(ratio(&ours[case], &nbdkit[case]), *wanted),
-            shown(median(&our_time[case]), 2),
-            shown(median(&its_time[case]), 2),
+        row![
+            *name,
+            figure(&ours[case], 0),
+            figure(&nbdkit[case], 0),
+            ratio(&ours[case], &nbdkit[case]).wanted(*wanted),
+            figure(&our_time[case], 2),
+            figure(&its_time[case], 2),
         ]
     });
     let head = ["", "ours, MiB/s", "nbdkit memory", "ratio", "us for each 4 KiB, ours", "nbdkit"];
     let title = "nbdcopy over NBD in TLS, one connection, 16 requests of 128K in flight";
-    table(&rounds.title(title), &head, &rows.collect::<Vec<_>>());
+    rounds.show(title, &head, rows.collect())
 }
 
 fn start(folder: &Path) -> Result<[Server; 2]> {

@@ -14,46 +14,36 @@ mod guest;
 mod ring;
 mod tables;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use crate::nbd::{MILLIS, WARM_MILLIS, codec_micros};
-use crate::report::{Rounds, drawn_order};
+use crate::nbd::{codec_micros, millis};
+use crate::rounds::{Rounds, drawn_order};
 use cases::CASES;
 use contenders::Field;
 
-/// Everything, or the part that `wanted` names.
-pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
-    let rounds = Rounds::new(count, "vhost");
-    match wanted {
-        None => {
-            throughput(rounds)?;
-            fairness::compare(rounds.part("fairness"))
-        }
-        Some("fairness") => fairness::compare(rounds.part("fairness")),
-        Some(other) => bail!("there is no part {other:?}; there is: fairness"),
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
+    match rounds.part {
+        Some("fairness") => fairness::compare(rounds),
+        _ => throughput(rounds),
     }
 }
 
 fn throughput(rounds: Rounds) -> Result<()> {
     let field = Field::new()?;
-    let figures = rounds.measure(|round| {
-        eprintln!("round {round} of {}", rounds.count);
-        one_round(&field, round)
-    })?;
+    let figures = rounds.measure(|round| one_round(&field, round, rounds))?;
     let (rates, micros) = figures.split_at(figures.len() / 2);
     let codec = codec_micros(rounds)?;
     let names: Vec<&str> = field.contenders.iter().map(|contender| contender.name).collect();
-    tables::show_rates(&names, rates, rounds);
-    tables::show_processor_time(&names, micros, codec, rounds);
-    Ok(())
+    tables::show_rates(&names, rates, rounds)?;
+    tables::show_processor_time(&names, micros, codec, rounds)
 }
 
 /// Requests a second of every contender in every case, then its server's microseconds for each 4 KiB, in a
 /// drawn order. Not a number where a contender takes no part or has no server.
-fn one_round(field: &Field, round: usize) -> Result<Vec<f64>> {
+fn one_round(field: &Field, round: usize, rounds: Rounds) -> Result<Vec<f64>> {
     let count = field.contenders.len() * CASES.len();
     let mut figures = vec![f64::NAN; 2 * count];
-    let millis = if round == 0 { WARM_MILLIS } else { MILLIS };
+    let millis = millis(round, rounds);
     for turn in drawn_order(count, round) {
         let (contender, case) = (&field.contenders[turn / CASES.len()], CASES[turn % CASES.len()]);
         if (contender.takes)(&case) {

@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use spillway_core::{Attributes, BlockDevice, Request, Seam};
 use spillway_layers::write_cache::{Config, Placement, attributes};
 use spillway_policy::free_runs::{FreeRuns, Run};
 
 use crate::allocator;
-use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::statistics::median;
+use crate::table::{figure, once, ratio, row};
 use rig::{Load, MIB, ORIGIN_BYTES, WRITE_BYTES, number};
 
 pub(crate) use rig::{Bench, on_worker, still};
@@ -26,8 +28,6 @@ const CACHE_BYTES: u64 = 2 << 30;
 
 /// The source's amount.
 const WRITTEN: u64 = 400 * MIB;
-
-const PARTS: [&str; 5] = ["memory", "large", "churn", "commits", "load"];
 
 /// Block size, and the ratio of the source.
 const SOURCE: [(u64, f64); 8] = [
@@ -44,30 +44,18 @@ const SOURCE: [(u64, f64); 8] = [
 /// What is wanted of the plain file where its ratio to one I/O a block leaves no room for the source's.
 const NEARLY: f64 = 0.95;
 
-/// The parts that `wanted` names; all of them by default.
-pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
-    let rounds = Rounds::new(count, "writecache");
-    let is_wanted = |part: &str| wanted.is_none_or(|wanted| wanted == part);
-    if let Some(wanted) = wanted.filter(|wanted| !PARTS.contains(wanted)) {
-        bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
+    let bench = || Bench::new("/dev/shm", CACHE_BYTES);
+    match rounds.part {
+        Some("memory") => index_memory(&bench()?, rounds),
+        Some("large") => {
+            let bench = bench()?;
+            [1, 32].into_iter().try_for_each(|depth| large_writes(&bench, depth, rounds))
+        }
+        Some("churn") => churn(&bench()?, rounds),
+        Some("commits") => flushes::commits(rounds),
+        _ => flushes::flush_under_load(rounds),
     }
-    if is_wanted("memory") {
-        index_memory(&Bench::new("/dev/shm", CACHE_BYTES)?, rounds.part("memory"))?;
-    }
-    if is_wanted("large") {
-        let bench = Bench::new("/dev/shm", CACHE_BYTES)?;
-        [1, 32].into_iter().try_for_each(|depth| large_writes(&bench, depth, rounds.part("large")))?;
-    }
-    if is_wanted("churn") {
-        churn(&Bench::new("/dev/shm", CACHE_BYTES)?, rounds.part("churn"))?;
-    }
-    if is_wanted("commits") {
-        flushes::commits(rounds.part("commits"))?;
-    }
-    if is_wanted("load") {
-        flushes::flush_under_load(rounds.part("load"))?;
-    }
-    Ok(())
 }
 
 fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
@@ -89,26 +77,24 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
             Ok(rates)
         })?;
         let [large, single, plain] = &figures[..] else { unreachable!("three contenders") };
-        let of_plain = ratio(large, plain);
-        let room = NEARLY * ratio(plain, single);
+        let room = NEARLY * ratio(plain, single).value().unwrap_or_default();
         longer.push((WRITE_BYTES as f64 / block as f64, micros(median(large)) - micros(median(plain))));
-        rows.push(vec![
+        rows.push(row![
             block.to_string(),
-            format!("{:.0}", median(single)),
-            format!("{:.0}", median(large)),
-            at_least(ratio(large, single), wanted.min((room * 100.0).round() / 100.0)),
-            format!("{:.0}", median(plain)),
-            if block >= 4096 { at_least(of_plain, 0.8) } else { format!("{of_plain:.2}") },
+            figure(single, 0),
+            figure(large, 0),
+            ratio(large, single).at_least(wanted.min((room * 100.0).round() / 100.0)),
+            figure(plain, 0),
+            ratio(large, plain).wanted(if block >= 4096 { 0.8 } else { 0.0 }),
         ]);
     }
     let title = format!("E4: 512 KiB random writes, depth {depth}, 400 MiB, MiB a second");
     let head = ["block", "one I/O a block", "large", "ratio (source)", "plain file", "of plain"];
-    table(&rounds.title(&title), &head, &rows);
-    let a_block = at_most(slope(&longer), 3, " us", 0.1);
-    println!(
-        "\nA block of a write costs {a_block}: the slope, over the blocks of a write, of its time less that on the plain file."
+    rounds.show(&title, &head, rows)?;
+    let title = format!(
+        "What a block of a write costs, depth {depth}: the slope, over the blocks of a write, of its time less that on the plain file"
     );
-    Ok(())
+    rounds.show(&title, &["a block"], vec![row![once(slope(&longer), 3).unit(" us").at_most(0.1)]])
 }
 
 /// How long one write takes at so many MiB a second.
@@ -154,20 +140,18 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
             Ok(vec![fresh, aged])
         })?;
         let [fresh, aged] = &figures[..] else { unreachable!("two figures a round") };
-        let kept = ratio(aged, fresh);
-        rows.push(vec![
-            if next_fit { "next fit" } else { "best fit" }.into(),
-            format!("{:.0}", median(fresh)),
-            format!("{:.0}", median(aged)),
-            if next_fit { format!("{kept:.2}") } else { at_least(kept, 0.9) },
+        rows.push(row![
+            if next_fit { "next fit" } else { "best fit" },
+            figure(fresh, 0),
+            figure(aged, 0),
+            ratio(aged, fresh).wanted(if next_fit { 0.0 } else { 0.9 }),
             pieces,
             runs,
         ]);
     }
     let title = "E4 after churn: block 4096, ten times the capacity rewritten, MiB a second";
     let head = ["free blocks", "fresh", "aged", "of fresh", "I/Os a write", "free runs: mean, p10"];
-    table(&rounds.title(title), &head, &rows);
-    Ok(())
+    rounds.show(title, &head, rows)
 }
 
 /// Next fit: up to so many blocks behind those that were taken last, around the end if need be, as far as they follow each other.
@@ -215,16 +199,12 @@ fn index_memory(bench: &Bench, rounds: Rounds) -> Result<()> {
         let counted = allocator::counted();
         let show = attributes(cache.clone());
         let (blocks, used) = (number(&show, "blocks")? as f64, number(&show, "dirty_blocks")? as f64);
-        rows.push(vec![
-            what.into(),
-            format!("{:.0} %", used / blocks * 100.0),
-            at_most(counted as f64 / blocks, 1, "", 32.0),
-        ]);
+        let used = once(used / blocks * 100.0, 0).unit(" %");
+        rows.push(row![what, used, once(counted as f64 / blocks, 1).at_most(32.0)]);
     }
     let title =
         "Memory of the index, counted by the allocator, bytes for each block of 512 bytes of the cache";
-    table(&rounds.title_once(title), &["filled by", "used", "bytes"], &rows);
-    Ok(())
+    rounds.show_once(title, &["filled by", "used", "bytes"], rows)
 }
 
 #[cfg(test)]

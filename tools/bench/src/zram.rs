@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use spillway_core::IoBuf;
 use spillway_io::{Workers, WorkersOptions};
 
@@ -18,7 +18,8 @@ use crate::kernel_zram::KernelZram;
 use crate::lz4::{lz4, unlz4};
 use crate::memory;
 use crate::pages::{self, PAGE, Pages};
-use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
 
 /// Bytes of each set of pages.
 const SET_BYTES: usize = 128 << 20;
@@ -26,32 +27,16 @@ const SET_BYTES: usize = 128 << 20;
 /// Share of bare lz4's pages a second that is wanted.
 const OF_BARE: f64 = 0.92;
 
-/// Parts of the benchmark.
-const PARTS: [&str; 4] = ["codec", "bursts", "memory", "recompress"];
-
-/// The part that `wanted` names; all of them by default.
-pub(crate) fn run(count: usize, wanted: Option<&str>) -> Result<()> {
-    let rounds = Rounds::new(count, "zram");
-    let is_wanted = |part: &str| wanted.is_none_or(|wanted| wanted == part);
-    if !PARTS.into_iter().any(is_wanted) {
-        bail!("there is no part {wanted:?}; there are: {}", PARTS.join(", "));
-    }
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
-    if is_wanted("codec") {
-        for set in [pages::elf(SET_BYTES)?, pages::half(SET_BYTES)] {
-            beside_the_codec_and_the_kernel(&workers, &set, rounds.part("codec"))?;
-        }
+    match rounds.part {
+        Some("codec") => [pages::elf(SET_BYTES)?, pages::half(SET_BYTES)?]
+            .iter()
+            .try_for_each(|set| beside_the_codec_and_the_kernel(&workers, set, rounds)),
+        Some("bursts") => bursts::run(&workers, &pages::elf(SET_BYTES)?, rounds),
+        Some("memory") => memory::compare(&workers, rounds),
+        _ => memory::recompress(&workers, rounds),
     }
-    if is_wanted("bursts") {
-        bursts::run(&workers, &pages::elf(SET_BYTES)?, rounds.part("bursts"))?;
-    }
-    if is_wanted("memory") {
-        memory::compare(&workers, rounds.part("memory"))?;
-    }
-    if is_wanted("recompress") {
-        memory::recompress(&workers, rounds.part("recompress"))?;
-    }
-    Ok(())
 }
 
 /// Takes and gives pages by number.
@@ -137,40 +122,28 @@ fn race(store: &dyn Store, set: &Pages, order: &[usize]) -> (f64, f64) {
 
 fn beside_the_codec_and_the_kernel(workers: &Workers, set: &Pages, rounds: Rounds) -> Result<()> {
     let bytes = set.bytes.len() as u64;
-    let peer = KernelZram::new(bytes);
-    let file = match &peer {
-        Ok(peer) => Some(peer.open()?),
-        Err(why) => {
-            println!("\nNo comparison with the kernel's zram for {}: {why:#}", set.name);
-            None
-        }
-    };
+    let peer = KernelZram::if_there(bytes);
+    let file = peer.as_ref().map(KernelZram::open).transpose()?;
     let order = drawn_order(set.count(), 7);
     let (ours, bare) = (Device::new(workers, bytes, "lz4", 1)?, Bare::new(set.count()));
     let mut stores: Vec<&dyn Store> = vec![&ours, &bare];
     stores.extend(file.as_ref().map(|file| file as &dyn Store));
     let figures = rounds.measure(|round| {
-        let mut rates = vec![0.0; 2 * stores.len()];
+        let mut rates = vec![f64::NAN; 6];
         for turn in drawn_order(stores.len(), round) {
             (rates[2 * turn], rates[2 * turn + 1]) = race(stores[turn], set, &order);
         }
         Ok(rates)
     })?;
-    let row = |what: &str, offset: usize| {
-        let of = |store: usize| figures.get(2 * store + offset);
-        let (our, bare) = (&figures[offset], &figures[2 + offset]);
-        let kernel = of(2).map_or_else(
-            || ["none".into(), "-".into()],
-            |their| [format!("{:.0}", median(their)), format!("{:.2}", ratio(our, their))],
-        );
-        let [rate, to_kernel] = kernel;
-        let shown = |rates: &[f64]| format!("{:.0}", median(rates));
-        vec![what.into(), shown(our), shown(bare), at_least(ratio(our, bare), OF_BARE), rate, to_kernel]
+    let beside = |what: &str, offset: usize| {
+        let [ours, bare, kernel] = [0, 2, 4].map(|store| &figures[store + offset]);
+        let to_bare = ratio(ours, bare).at_least(OF_BARE);
+        row![what, figure(ours, 0), figure(bare, 0), to_bare, figure(kernel, 0), ratio(ours, kernel)]
     };
     let title = format!("In process, lz4, {}, one thread, thousand pages a second", set.name);
     let head =
         ["", "spillway", "bare lz4", "to bare lz4", "kernel zram, a system call a page", "to kernel zram"];
-    table(&rounds.title(&title), &head, &[row("write", 0), row("read", 1)]);
+    rounds.show(&title, &head, vec![beside("write", 0), beside("read", 1)])?;
     drop(file);
     Ok(())
 }

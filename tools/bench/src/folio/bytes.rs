@@ -11,7 +11,8 @@ use spillway_core::{IoBuf, Request, Seam};
 use spillway_layers::page_cache::Config;
 
 use super::store::Rig;
-use crate::report::{Rounds, at_most, bounded, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
 
 const MIB: u64 = 1 << 20;
 const JOBS: u64 = 8;
@@ -25,13 +26,9 @@ const RUN_BYTES: u64 = 16 * MIB;
 const COUNT_MAX: u64 = 400;
 const COUNT_MIN: u64 = 3;
 
-/// Folio sizes; of whole-folio mode so many times fewer bytes are wanted, and so many times its overwrites a second.
-const FOLIOS: [(u64, Option<f64>, Option<f64>); 4] = [
-    (4 << 10, None, None),
-    (16 << 10, None, None),
-    (64 << 10, Some(15.5), Some(10.0)),
-    (2 << 20, Some(480.0), None),
-];
+/// Folio sizes; of whole-folio mode so many times fewer bytes are wanted, and so many times its overwrites a second; 0 where nothing is.
+const FOLIOS: [(u64, f64, f64); 4] =
+    [(4 << 10, 0.0, 0.0), (16 << 10, 0.0, 0.0), (64 << 10, 15.5, 10.0), (2 << 20, 480.0, 0.0)];
 
 /// What is written with a block: the block, one of 64 chunks of the folio, the folio.
 #[derive(Clone, Copy)]
@@ -116,16 +113,16 @@ fn overwrites_at(rate: u64, rounds: Rounds) -> Result<()> {
         let [block, block_rate, chunk, chunk_rate, whole, whole_rate] = &figures[..] else {
             unreachable!("two figures of three modes")
         };
-        rows.push(vec![
+        rows.push(row![
             format!("{} KiB", folio >> 10),
-            at_most(median(block), 2, "", 1.0),
-            format!("{:.2}", median(chunk)),
-            format!("{:.2}", median(whole)),
-            bounded(ratio(whole, block), fewer),
-            format!("{:.0}", median(block_rate)),
-            format!("{:.0}", median(chunk_rate)),
-            format!("{:.0}", median(whole_rate)),
-            bounded(ratio(block_rate, whole_rate), faster),
+            figure(block, 2).at_most(1.0),
+            figure(chunk, 2),
+            figure(whole, 2),
+            ratio(whole, block).wanted(fewer),
+            figure(block_rate, 0),
+            figure(chunk_rate, 0),
+            figure(whole_rate, 0),
+            ratio(block_rate, whole_rate).wanted(faster),
         ]);
     }
     let title = format!(
@@ -143,8 +140,7 @@ fn overwrites_at(rate: u64, rounds: Rounds) -> Result<()> {
         "whole folio",
         "ratio to whole",
     ];
-    table(&rounds.title(&title), &head, &rows);
-    Ok(())
+    rounds.show(&title, &head, rows)
 }
 
 /// Overwrites of single sectors, where blocks are such.
@@ -152,9 +148,8 @@ pub(super) fn sectors(rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for folio in [4 << 10, 64 << 10] {
         let figures = rounds.measure(|round| Ok(run(RATES[0], folio, 512, Mode::Block, round)?.to_vec()))?;
-        rows.push(vec![format!("{} KiB", folio >> 10), at_most(median(&figures[0]), 2, "", 1.2)]);
+        rows.push(row![format!("{} KiB", folio >> 10), figure(&figures[0], 2).at_most(1.2)]);
     }
     let title = "Aligned overwrites of 512 bytes, block_size 512: bytes written below for each byte written";
-    table(&rounds.title(title), &["folio", "bytes"], &rows);
-    Ok(())
+    rounds.show(title, &["folio", "bytes"], rows)
 }

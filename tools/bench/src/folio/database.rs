@@ -16,7 +16,9 @@ use super::bytes::RATES;
 use crate::fuse::Peer;
 use crate::mounted::Mounted;
 use crate::nbd::Folder;
-use crate::report::{Rounds, bounded, drawn_order, median, ratio, table};
+use crate::results;
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
 
 /// Bytes of a device.
 const SIZE: u64 = 256 << 20;
@@ -74,7 +76,8 @@ impl Database {
     /// With SQLite's defaults: a journal that is deleted with each commit, and everything synced.
     fn sqlite(&self, words: &str) -> Result<()> {
         let mut command = Command::new("sqlite3");
-        command.arg("-bail").arg(self.place.join("rows.db")).stdin(Stdio::piped());
+        results::command(command.arg("-bail"))?;
+        command.arg(self.place.join("rows.db")).stdin(Stdio::piped());
         let mut child = command.spawn().context("sqlite3 cannot be started: install it")?;
         let written = child.stdin.take().context("it is piped")?.write_all(words.as_bytes());
         ensure!(child.wait()?.success(), "sqlite3 failed on {}", self.name);
@@ -113,19 +116,18 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
         let [blocks, blocks_kib, whole, whole_kib] = figures else {
             unreachable!("two figures of two modes")
         };
-        vec![
+        row![
             format!("{rate} MiB/s"),
-            format!("{:.0}", median(blocks)),
-            format!("{:.0}", median(whole)),
-            bounded(ratio(blocks, whole), Some(WANTED)),
-            format!("{:.0}", median(blocks_kib)),
-            format!("{:.0}", median(whole_kib)),
+            figure(blocks, 0),
+            figure(whole, 0),
+            ratio(blocks, whole).at_least(WANTED),
+            figure(blocks_kib, 0),
+            figure(whole_kib, 0),
         ]
     });
     let title = "E3: SQLite on ext4, folios of 64 KiB, a row a commit: commits a second, and KiB written below for each";
     let head = ["store", "dirty blocks", "whole folio", "ratio to whole", "KiB: dirty blocks", "whole folio"];
-    table(&rounds.title(title), &head, &rows.collect::<Vec<_>>());
-    Ok(())
+    rounds.show(title, &head, rows.collect())
 }
 
 /// A server with a device for each rate of the store and each size of blocks, all on tmpfs.

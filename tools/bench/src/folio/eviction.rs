@@ -3,11 +3,13 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use anyhow::Result;
 use hashbrown::HashMap;
 use spillway_core::random::Random;
 use spillway_policy::eviction::{Residents, S3Fifo};
 
-use crate::report::{Rounds, table};
+use crate::rounds::Rounds;
+use crate::table::{Cell, once, row};
 
 /// Folios of the cache, and accesses of a workload.
 const ROOM: usize = 10_000;
@@ -127,7 +129,7 @@ fn hot_after_scan(mut cache: impl Cache) -> f64 {
     cache.hits(&names)
 }
 
-pub(super) fn compare(rounds: Rounds) {
+pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let zipfian = zipf(1_000_000, ACCESSES);
     let scan: Vec<u64> = (0..ACCESSES as u64).collect();
     let cycle = |percent: u64| (0..ROOM as u64 * percent / 100).cycle().take(ACCESSES).collect::<Vec<_>>();
@@ -146,12 +148,13 @@ pub(super) fn compare(rounds: Rounds) {
     }
     let after = [hot_after_scan(Ours::new()), hot_after_scan(Lru::default())];
     pairs.push(("hot set after a scan of 10 times the cache", after));
-    let rows: Vec<Vec<String>> = pairs.into_iter().map(|(name, hits)| row(name, hits)).collect();
+    let rows = pairs.into_iter().map(|(name, hits)| hits_of(name, hits)).collect();
     let title = "Hits of each hundred accesses, a cache of 10,000 folios, a million accesses";
-    table(&rounds.title_once(title), &["accesses", "S3-FIFO", "LRU", "wanted: as many"], &rows);
+    rounds.show_once(title, &["accesses", "S3-FIFO", "LRU"], rows)
 }
 
-fn row(name: &str, [ours, lru]: [f64; 2]) -> Vec<String> {
-    let verdict = if ours + 0.05 >= lru { ">=" } else { "MISSED" };
-    vec![name.into(), format!("{ours:.1}"), format!("{lru:.1}"), verdict.into()]
+/// As many are wanted, as exactly as is shown.
+fn hits_of(name: &str, hits: [f64; 2]) -> Vec<Cell> {
+    let [ours, lru] = hits.map(|hits| (hits * 10.0).round() / 10.0);
+    row![name, once(ours, 1).at_least(lru), once(lru, 1)]
 }

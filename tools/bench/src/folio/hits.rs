@@ -11,7 +11,8 @@ use spillway_io::{DriverChoice, Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, Cut};
 
 use super::store::Rig;
-use crate::report::{Rounds, at_least, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
 
 const PAGE: u64 = 4096;
 const READS: u64 = 400_000;
@@ -135,15 +136,15 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
             let (one, two) = (&figures[2 * contender], &figures[2 * contender + 1]);
             two.iter().zip(one).map(|(two, one)| two / one).collect()
         };
-        rows.push(vec![
-            name.into(),
-            format!("{:.2}", median(&figures[0])),
-            format!("{:.2}", median(&figures[2])),
-            format!("{:.2}", ratio(&figures[2], &figures[0])),
-            format!("{:.2}", median(&growth(0))),
-            format!("{:.2}", median(&growth(1))),
-            format!("{:.2}", median(&growth(2))),
-            at_least(ratio(&growth(0), &growth(2)), 0.95),
+        rows.push(row![
+            name,
+            figure(&figures[0], 2),
+            figure(&figures[2], 2),
+            ratio(&figures[2], &figures[0]),
+            figure(&growth(0), 2),
+            figure(&growth(1), 2),
+            figure(&growth(2), 2),
+            ratio(&growth(0), &growth(2)).at_least(0.95),
         ]);
     }
     let title = "Reads of 4 KiB that hit, million a second of one thread";
@@ -157,6 +158,5 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
         "of bare copies",
         "ours to copies",
     ];
-    table(&rounds.title(title), &head, &rows);
-    Ok(())
+    rounds.show(title, &head, rows)
 }

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::hits::{CONTENDERS, contender, read_at_random};
 use crate::nbd::Folder;
-use crate::report::{Rounds, at_most, table};
+use crate::rounds::Rounds;
+use crate::table::{once, ratio, row};
 
 /// Few pages, which stay in the processor's caches: instructions do not depend on that.
 const PAGES: u64 = 256;
@@ -24,16 +25,15 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let folder = Folder::new()?;
     let counts = CONTENDERS.into_iter().map(|name| counted(name, &folder.0)).collect::<Result<Vec<_>>>()?;
     let [cache, hashed, copies] = counts[..] else { unreachable!("a count of each") };
-    let row = vec![
-        format!("{cache:.0}"),
-        format!("{hashed:.0}"),
-        format!("{copies:.0}"),
-        at_most(cache / hashed, 2, "", 1.5),
-        format!("{:.2}", (cache - copies) / (hashed - copies)),
+    let row = row![
+        once(cache, 0),
+        once(hashed, 0),
+        once(copies, 0),
+        ratio(&[cache], &[hashed]).at_most(1.5),
+        ratio(&[cache - copies], &[hashed - copies]),
     ];
     let head = ["page cache", "sharded hash table", "the copy alone", "to the table", "without the copy"];
-    table(&rounds.title_once("Reads of 4 KiB that hit: instructions of a read"), &head, &[row]);
-    Ok(())
+    rounds.show_once("Reads of 4 KiB that hit: instructions of a read", &head, vec![row])
 }
 
 /// Instructions of a read of one contender.

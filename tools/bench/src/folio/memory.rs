@@ -7,7 +7,8 @@ use spillway_layers::page_cache::{Config, attributes};
 
 use super::store::{Rig, one_worker};
 use crate::allocator;
-use crate::report::{Rounds, at_most, drawn_order, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{once, row};
 
 const CACHE: u64 = 256 << 20;
 
@@ -19,15 +20,15 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for (folio, wanted) in FOLIOS {
         let [counted, charged] = beside(folio)?;
-        let cell = |percent: f64| match wanted {
-            Some(wanted) => at_most(percent, 2, " %", wanted),
-            None => format!("{percent:.2} %"),
+        let [counted, charged] = [counted, charged].map(|percent| once(percent, 2).unit(" %"));
+        let counted = match wanted {
+            Some(wanted) => counted.at_most(wanted),
+            None => counted,
         };
-        rows.push(vec![format!("{} KiB", folio >> 10), cell(counted), format!("{charged:.2} %")]);
+        rows.push(row![format!("{} KiB", folio >> 10), counted, charged]);
     }
     let title = "Memory beside the content of a full cache of 256 MiB, without buffers as they are not in use, and charged with them";
-    table(&rounds.title_once(title), &["folio", "taken", "charged"], &rows);
-    Ok(())
+    rounds.show_once(title, &["folio", "taken", "charged"], rows)
 }
 
 /// Percent of the content, counted and charged, once every folio is in use and was read in a drawn order.

@@ -10,7 +10,8 @@ use anyhow::{Context, Result};
 
 use crate::fio::{Case, Contender, case, fio, timed};
 use crate::nbd::{Folder, binary, server};
-use crate::report::{Rounds, bounded, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{Cell, figure, ratio, row};
 
 /// What each of the two jobs works on.
 const IN_MEMORY: u64 = 256 << 20;
@@ -26,38 +27,34 @@ const MEMORY: u64 = FOUR_TIMES * JOBS as u64 / 4;
 const MILLIS: u64 = 2000;
 const LONG_MILLIS: u64 = 6000;
 
-/// How a server is started that serves the file at the path `FILE`; ours is first. The least ratio of ours to it.
+/// How a server is started that serves the file at the path `FILE`; ours is first. The least ratio of ours to it, 0 where none is wanted.
 struct Entry {
     name: &'static str,
     words: &'static [&'static str],
-    wanted: Option<f64>,
+    wanted: f64,
 }
 
 const PEERS: [Entry; 4] = [
-    Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: None },
+    Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: 0.0 },
     Entry {
         name: "qemu-nbd --cache=writeback",
         words: &["qemu-nbd", "-t", "-e", "16", "-f", "raw", "--cache=writeback", "-k", "SOCKET", "FILE"],
-        wanted: Some(2.5),
+        wanted: 2.5,
     },
-    Entry {
-        name: "nbdkit file",
-        words: &["nbdkit", "-f", "-U", "SOCKET", "file", "FILE"],
-        wanted: Some(1.2),
-    },
+    Entry { name: "nbdkit file", words: &["nbdkit", "-f", "-U", "SOCKET", "file", "FILE"], wanted: 1.2 },
     NONE,
 ];
 
 const NONE: Entry = Entry {
     name: "spillway disk --page-cache none",
     words: &["spillway", "disk", "--origin", "FILE", "--page-cache", "none", "--name", "none"],
-    wanted: None,
+    wanted: 0.0,
 };
 
 /// A working set that does not fit in memory.
 const LARGE: [Entry; 2] = [
-    Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: None },
-    Entry { wanted: Some(1.0), ..NONE },
+    Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: 0.0 },
+    Entry { wanted: 1.0, ..NONE },
 ];
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
@@ -66,7 +63,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
         (IN_MEMORY * JOBS as u64) >> 20,
         MILLIS / 1000
     );
-    race(&PEERS, IN_MEMORY, MILLIS, &[], &rounds.title(&title), rounds)?;
+    race(&PEERS, IN_MEMORY, MILLIS, &[], &title, rounds)?;
     let memory = format!("{MEMORY}");
     let title = format!(
         "The same on {} MiB with --memory {}M, runs of {} s",
@@ -74,7 +71,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
         MEMORY >> 20,
         LONG_MILLIS / 1000
     );
-    race(&LARGE, FOUR_TIMES, LONG_MILLIS, &["--memory", &memory], &rounds.title(&title), rounds)
+    race(&LARGE, FOUR_TIMES, LONG_MILLIS, &["--memory", &memory], &title, rounds)
 }
 
 /// Each in turn, in a drawn order; `job` bytes for each job, `more` for our servers.
@@ -94,17 +91,16 @@ fn race(entries: &[Entry], job: u64, millis: u64, more: &[&str], title: &str, ro
     })?;
     let (rates, micros) = figures.split_at(contenders.len());
     let row = |(at, entry): (usize, &Entry)| {
-        let ratio = ratio(&rates[0], &rates[at]);
-        vec![
-            entry.name.into(),
-            format!("{:.1}", median(&rates[at]) / 1e3),
-            if at == 0 { "-".into() } else { bounded(ratio, entry.wanted) },
-            format!("{:.2}", median(&micros[at])),
-        ]
+        let to_it = ratio(&rates[0], &rates[at]).wanted(entry.wanted);
+        let to_it = if at == 0 { Cell::from("-") } else { to_it.into() };
+        row![entry.name, figure(&rates[at], 1).times(1e-3), to_it, figure(&micros[at], 2)]
     };
-    let rows: Vec<_> = entries.iter().enumerate().map(row).collect();
-    table(title, &["", "thousand requests a second", "ours to it", "processor time, us a request"], &rows);
-    Ok(())
+    let rows = entries.iter().enumerate().map(row).collect();
+    rounds.show(
+        title,
+        &["", "thousand requests a second", "ours to it", "processor time, us a request"],
+        rows,
+    )
 }
 
 /// Serves a file of its own, which is written first, and read into memory as far as that goes.

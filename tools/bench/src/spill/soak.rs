@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use super::device::Device;
 use super::medium::{Medium, text};
 use crate::nbd::Folder;
-use crate::report::{at_least, at_most, table};
+use crate::results;
+use crate::table::{Table, once, ratio, row};
 
 /// The memory, and what is written to the device.
 const MEMORY: u64 = 256 << 20;
@@ -41,27 +42,27 @@ pub(crate) fn run(seconds: u64) -> Result<()> {
     fs::write(&file, [])?;
     fill(&target(&[])?)?;
     let peer = write(&target(&[])?, &disk.0.join("plain"), PEER_SECONDS.min(seconds))?;
-    let title = format!(
-        "**A working set of {} MiB in {} MiB of memory, {seconds} s.** `cargo xtask bench spill soak {seconds}`",
-        SET >> 20,
-        MEMORY >> 20
-    );
     let heads =
         ["slowest write, ms", "resident, MiB", "longest without an answer, s", "writes a second", "of fio's"];
-    let row = vec![
-        at_most(soak.slowest, 1, "", SLOWEST),
-        at_most(resident, 0, "", RESIDENT),
-        at_most(soak.gap, 0, "", 1.0),
-        format!("{:.0}", soak.rate),
-        at_least(soak.rate / peer.rate, OF_FIO),
+    let row = row![
+        once(soak.slowest, 1).at_most(SLOWEST),
+        once(resident, 0).at_most(RESIDENT),
+        once(soak.gap, 0).at_most(1.0),
+        once(soak.rate, 0),
+        ratio(&[soak.rate], &[peer.rate]).at_least(OF_FIO),
     ];
-    table(&title, &heads, &[row]);
-    println!(
-        "\nfio on a plain file: {:.0} writes a second, slowest {:.1} ms. Paused: {paused} ms.",
-        peer.rate, peer.slowest
-    );
-    println!("{policy}");
-    Ok(())
+    let table = Table {
+        title: format!("A working set of {} MiB in {} MiB of memory, {seconds} s", SET >> 20, MEMORY >> 20),
+        command: format!("spill soak {seconds}"),
+        rounds: None,
+        head: heads.map(String::from).into(),
+        rows: vec![row],
+        notes: vec![
+            format!("fio on a plain file: {:.0} writes a second, slowest {:.1} ms.", peer.rate, peer.slowest),
+            format!("Paused: {paused} ms. {policy}"),
+        ],
+    };
+    results::show(table)
 }
 
 /// Two jobs that write 4 KiB at random, 16 at a time.

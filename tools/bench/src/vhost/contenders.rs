@@ -50,7 +50,7 @@ impl Way {
     /// A generator whose offsets `seed` decides.
     pub(super) fn generator(&self, case: Case, seed: u64) -> Result<Generator> {
         let queues = if let Way::Guest { queues, .. } = self { *queues } else { 1 };
-        Ok(Generator::new(self.open(case)?, case, queues * case.depth, seed))
+        Generator::new(self.open(case)?, case, queues * case.depth, seed)
     }
 
     /// Writes the whole device once.

@@ -13,8 +13,9 @@ use super::cases::Case;
 use super::contenders::{Way, as_client, as_file, as_guest, fill_ours, start_ours};
 use super::generator::lasting;
 use crate::mounted::appears;
-use crate::nbd::{Folder, MILLIS, WARM_MILLIS};
-use crate::report::{Rounds, drawn_order, median, ratio, table};
+use crate::nbd::{Folder, millis};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
 
 /// What is measured.
 const BYSTANDER: Case = Case::small("4K reads, depth 16", false, 16);
@@ -49,11 +50,8 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
         let bystanders =
             [("A client of NBD", as_client(&folder.0, export)), ("A program on the mount", as_file(&file)?)];
         for (bystander, way) in bystanders {
-            let figures = rounds.measure(|round| {
-                eprintln!("{bystander}, {name}, round {round} of {}", rounds.count);
-                one_round(&way, &companies, round)
-            })?;
-            show((bystander, name), &companies, &figures, rounds);
+            let figures = rounds.measure(|round| one_round(&way, &companies, round, rounds))?;
+            show((bystander, name), &companies, &figures, rounds)?;
         }
     }
     Ok(())
@@ -92,9 +90,9 @@ fn companies(folder: &Folder, export: &'static str) -> Vec<Company> {
 }
 
 /// Requests a second of the bystander in each company, then of its neighbour.
-fn one_round(way: &Way, companies: &[Company], round: usize) -> Result<Vec<f64>> {
+fn one_round(way: &Way, companies: &[Company], round: usize, rounds: Rounds) -> Result<Vec<f64>> {
     let mut figures = vec![f64::NAN; 2 * companies.len()];
-    let time = Duration::from_millis(if round == 0 { WARM_MILLIS } else { MILLIS });
+    let time = Duration::from_millis(millis(round, rounds));
     for turn in drawn_order(companies.len(), round) {
         let seed = (round * companies.len() + turn) as u64;
         let bystander = || Ok(way.generator(BYSTANDER, seed)?.drive(lasting(time))?.rate());
@@ -123,25 +121,22 @@ fn beside(way: &Way, case: Case, seed: u64, bystander: impl Fn() -> Result<f64>)
     })
 }
 
-fn show((bystander, name): (&str, &str), companies: &[Company], figures: &[Vec<f64>], rounds: Rounds) {
+fn show(
+    (bystander, name): (&str, &str),
+    companies: &[Company],
+    figures: &[Vec<f64>],
+    rounds: Rounds,
+) -> Result<()> {
     let (rates, neighbours) = figures.split_at(companies.len());
     let rows = companies.iter().enumerate().map(|(index, company)| {
-        let busy = company.neighbour.is_some();
-        let is_guest = matches!(company.neighbour, Some((Way::Guest { .. }, _)));
-        let figure = |is_there: bool, figure: f64, decimals: usize| {
-            if is_there { format!("{figure:.decimals$}") } else { "-".into() }
-        };
+        let (rate, neighbour) = (&rates[index], figure(&neighbours[index], 1).times(1e-3));
+        let of_alone = if company.neighbour.is_some() { ratio(rate, &rates[0]) } else { figure(&[], 2) };
         // The same neighbour by NBD follows the one by vhost-user.
-        let to_nbd = if is_guest { ratio(&rates[index], &rates[index + 1]) } else { f64::NAN };
-        vec![
-            company.name.clone(),
-            figure(true, median(&rates[index]) / 1e3, 1),
-            figure(busy, ratio(&rates[index], &rates[0]), 2),
-            figure(is_guest, to_nbd, 2),
-            figure(busy, median(&neighbours[index]) / 1e3, 1),
-        ]
+        let is_guest = matches!(company.neighbour, Some((Way::Guest { .. }, _)));
+        let to_nbd = if is_guest { ratio(rate, &rates[index + 1]) } else { figure(&[], 2) };
+        row![&*company.name, figure(rate, 1).times(1e-3), of_alone, to_nbd, neighbour]
     });
     let title = format!("{bystander} ({}) beside a neighbour, {name}", BYSTANDER.name);
     let head = ["", "thousand requests a second", "of alone", "of beside NBD", "the neighbour's"];
-    table(&rounds.title(&title), &head, &rows.collect::<Vec<_>>());
+    rounds.show(&title, &head, rows.collect())
 }

@@ -58,15 +58,19 @@ const UNREAD: u8 = 0xee;
 
 impl Generator {
     /// `slots` requests in flight; `seed` decides the offsets.
-    pub(super) fn new(mut transport: Box<dyn Transport>, case: Case, slots: usize, seed: u64) -> Self {
+    pub(super) fn new(
+        mut transport: Box<dyn Transport>,
+        case: Case,
+        slots: usize,
+        seed: u64,
+    ) -> Result<Self> {
         let memory = transport.memory();
         if case.writes {
-            let content = pages::half(memory.len());
-            memory.copy_from_slice(&content.bytes);
+            memory.copy_from_slice(&pages::half(memory.len())?.bytes);
         } else {
             memory.fill(UNREAD);
         }
-        Self { transport, case, free: (0..slots).collect(), random: Random(seed), count: 0 }
+        Ok(Self { transport, case, free: (0..slots).collect(), random: Random(seed), count: 0 })
     }
 
     /// Sends requests until `goes_on` says no, which is asked after each batch with the number of all that

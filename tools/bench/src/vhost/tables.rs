@@ -1,9 +1,12 @@
 //! The figures as tables, with the ratios that are wanted.
 
+use anyhow::Result;
+
 use super::cases::CASES;
 use super::contenders::{GUEST, KERNEL, NBD, QEMU_DISK, QEMU_TMPFS, SLEEPING, TWO_QUEUES};
-use crate::nbd::{Codec, MILLIS, shown};
-use crate::report::{Rounds, at_most, bounded, median, ratio, table};
+use crate::nbd::{Codec, millis};
+use crate::rounds::Rounds;
+use crate::table::{Figure, figure, named, once, ratio};
 
 /// Least ratios, by case, of one of ours to a peer; 0 where none is wanted.
 const WANTED: [(&str, &str, [f64; CASES.len()]); 6] = [
@@ -23,11 +26,6 @@ const WRITE_MICROS: f64 = 1.0;
 /// The figures of a contender, a vector of rounds for each case.
 type Figures<'a> = &'a [Vec<f64>];
 
-/// A name, and a cell for each case.
-fn row(name: &str, cell: impl Fn(usize) -> String) -> Vec<String> {
-    std::iter::once(name.into()).chain((0..CASES.len()).map(cell)).collect()
-}
-
 fn heads() -> Vec<&'static str> {
     std::iter::once("").chain(CASES.iter().map(|case| case.name)).collect()
 }
@@ -37,54 +35,55 @@ fn by_name<'a>(names: &[&'a str], figures: Figures<'a>) -> Vec<(&'a str, Figures
     names.iter().copied().zip(figures.chunks(CASES.len())).collect()
 }
 
-pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) {
+pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let all = by_name(names, rates);
-    let thousands = |(name, rates): &(&str, Figures)| row(name, |case| shown(median(&rates[case]) / 1e3, 1));
+    let thousands =
+        |(name, rates): &(&str, Figures)| named(name, rates.iter().map(|rates| figure(rates, 1).times(1e-3)));
     let title = format!(
         "One generator, 50 % compressible, depth of each queue, 128K at depth 16, runs of {:.1} s, \
          thousand requests a second",
-        MILLIS as f64 / 1e3
+        millis(1, rounds) as f64 / 1e3
     );
-    table(&rounds.title(&title), &heads(), &all.iter().map(thousands).collect::<Vec<_>>());
-    for (ours, our_rates) in &all {
-        if ![GUEST, TWO_QUEUES, SLEEPING].contains(ours) {
-            continue;
-        }
+    rounds.show(&title, &heads(), all.iter().map(thousands).collect())?;
+    for (ours, our_rates) in all.iter().filter(|(ours, _)| [GUEST, TWO_QUEUES, SLEEPING].contains(ours)) {
         let to = |(peer, rates): &(&str, Figures)| {
-            row(peer, |case| {
-                let ratio = ratio(&our_rates[case], &rates[case]);
-                if ratio.is_nan() { shown(ratio, 2) } else { bounded(ratio, wanted(ours, peer, case)) }
-            })
+            let to_it = |case: usize| ratio(&our_rates[case], &rates[case]).wanted(wanted(ours, peer, case));
+            named(peer, (0..CASES.len()).map(to_it))
         };
         let peers = all.iter().filter(|(peer, _)| peer != ours);
         let title = format!("{ours}: ratio to each, median over the rounds");
-        table(&rounds.title(&title), &heads(), &peers.map(to).collect::<Vec<_>>());
+        rounds.show(&title, &heads(), peers.map(to).collect())?;
     }
+    Ok(())
 }
 
-fn wanted(ours: &str, peer: &str, case: usize) -> Option<f64> {
+fn wanted(ours: &str, peer: &str, case: usize) -> f64 {
     let row = WANTED.iter().find(|(first, second, _)| (*first, *second) == (ours, peer));
-    row.map(|(_, _, wanted)| wanted[case]).filter(|wanted| *wanted > 0.0)
+    row.map_or(0.0, |(_, _, wanted)| wanted[case])
 }
 
-pub(super) fn show_processor_time(names: &[&str], micros: &[Vec<f64>], codec: Codec, rounds: Rounds) {
-    let cell = |name: &str, micros: &[f64], case: usize| {
-        let figure = median(micros);
+pub(super) fn show_processor_time(
+    names: &[&str],
+    micros: &[Vec<f64>],
+    codec: Codec,
+    rounds: Rounds,
+) -> Result<()> {
+    let cell = |name: &str, micros: &[f64], case: usize| -> Figure {
         let deep = CASES[case].is_small() && CASES[case].depth == 64;
-        if figure.is_nan() || !deep || ![GUEST, SLEEPING].contains(&name) {
-            return shown(figure, 2);
+        if !deep || ![GUEST, SLEEPING].contains(&name) {
+            return figure(micros, 2);
         }
         // As exact as it is shown.
         let write = ((codec.compress + WRITE_MICROS) * 100.0).round() / 100.0;
-        at_most(figure, 2, "", if CASES[case].writes { write } else { READ_MICROS })
+        figure(micros, 2).at_most(if CASES[case].writes { write } else { READ_MICROS })
     };
     let all = by_name(names, micros);
     let mut rows: Vec<_> = all
         .iter()
         .filter(|(name, _)| *name != KERNEL)
-        .map(|(name, micros)| row(name, |case| cell(name, &micros[case], case)))
+        .map(|(name, micros)| named(name, (0..CASES.len()).map(|case| cell(name, &micros[case], case))))
         .collect();
     let alone = |case: usize| if CASES[case].writes { codec.compress } else { codec.decompress };
-    rows.push(row("lz4 alone, without a server", |case| shown(alone(case), 2)));
-    table(&rounds.title("Server processor time, us for each 4 KiB"), &heads(), &rows);
+    rows.push(named("lz4 alone, without a server", (0..CASES.len()).map(|case| once(alone(case), 2))));
+    rounds.show("Server processor time, us for each 4 KiB", &heads(), rows)
 }

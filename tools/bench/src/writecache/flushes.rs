@@ -13,7 +13,8 @@ use spillway_layers::rate;
 use spillway_layers::write_cache::{Config, WriteCache, attributes};
 
 use super::rig::{Bench, MIB, ORIGIN_BYTES, WRITE_BYTES, number, still};
-use crate::report::{Rounds, at_most, bounded, drawn_order, median, ratio, table};
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, once, ratio, row};
 
 pub(super) fn commits(rounds: Rounds) -> Result<()> {
     group_commit("/dev/shm", "tmpfs, and a flush that takes 200 us", 200, rounds)?;
@@ -48,12 +49,12 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
         })?;
         let [shared, alone] = &figures[..] else { unreachable!("two figures a round") };
         let gain = ratio(shared, one_client.get_or_insert_with(|| shared.clone()));
-        rows.push(vec![
+        rows.push(row![
             clients.to_string(),
-            format!("{:.0}", median(shared)),
-            bounded(gain, (clients == 32).then_some(12.0)),
-            format!("{:.0}", median(alone)),
-            format!("{:.2}", ratio(shared, alone)),
+            figure(shared, 0),
+            gain.wanted(if clients == 32 { 12.0 } else { 0.0 }),
+            figure(alone, 0),
+            ratio(shared, alone),
         ]);
     }
     let title = format!("4 KiB and a flush, cache on {place}, flushes a second");
@@ -64,8 +65,7 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
         "commits for one flush, skipped if covered",
         "shared to these",
     ];
-    table(&rounds.title(&title), &head, &rows);
-    Ok(())
+    rounds.show(&title, &head, rows)
 }
 
 fn flushes_a_second(bench: &Bench, seam: Seam, clients: usize, span: Duration) -> f64 {
@@ -145,11 +145,11 @@ pub(super) fn flush_under_load(rounds: Rounds) -> Result<()> {
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         let [flushes, around, writes] = sums;
-        rows.push(vec![
+        rows.push(row![
             format!("{} KiB", len >> 10),
             format!("{} MiB/s", origin_rate / MIB),
             flushes.to_string(),
-            at_most(slowest.as_secs_f64(), 3, " s", 2.0),
+            once(slowest.as_secs_f64(), 3).unit(" s").at_most(2.0),
             format!("{around} of {writes}"),
         ]);
     }
@@ -160,8 +160,7 @@ pub(super) fn flush_under_load(rounds: Rounds) -> Result<()> {
         FLUSH_US[1] / 1000,
         LOAD.as_secs()
     );
-    table(&rounds.title(&title), &["writes", "origin", "flushes", "slowest", "blocks around"], &rows);
-    Ok(())
+    rounds.show(&title, &["writes", "origin", "flushes", "slowest", "blocks around"], rows)
 }
 
 /// The slowest flush; flushes, and blocks that were written around and in all.

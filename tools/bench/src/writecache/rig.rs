@@ -97,7 +97,6 @@ impl Bench {
     }
 
     /// A cache that outlives this bench, for the workers of another.
-    #[cfg(feature = "count-locks")]
     pub(crate) fn fresh_on(self, workers: &Workers, config: &Config) -> Result<Arc<WriteCache>> {
         let device = self.medium.open(workers)?;
         let (env, budget) = (workers.env(), Budget::new(4 << 30));

@@ -1,6 +1,5 @@
 //! E5 (a): the machine, the stick and the workload of the source in virtual time; four file systems, one limit and a limit for each zone.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Result;
@@ -9,10 +8,13 @@ use super::file_system::{ALL, FileSystem};
 use super::memory::{NAMES, PAGES, size};
 use super::setup::{Measured, Sample, Scope, Setup};
 use super::stick::Speed;
-use super::svg::{self, Chart, Line};
 use super::time::{MILLI, SECOND};
 use super::world::World;
-use crate::report::{Rounds, at_most, median, table};
+use crate::results;
+use crate::rounds::Rounds;
+use crate::statistics::median;
+use crate::svg::{self, Chart, Line, Picture};
+use crate::table::{Cell, once, ratio, row};
 
 const SEEDS: u64 = 10;
 
@@ -57,23 +59,23 @@ What the model assumes:
 - Activated are pages accessed twice; nothing accesses the data twice.
 ";
 
-pub(super) fn run(rounds: Rounds, folder: &Path) -> Result<()> {
+pub(super) fn run(rounds: Rounds) -> Result<()> {
     let runs = rows(&ALL, &SCOPES, &[SEEK], SEEDS);
     let runs: Vec<[&[Measured]; 2]> = pairs(&runs, SEEDS);
     let title = format!(
         "E5: {PAGES} pages of memory in three zones, 10 GiB to a USB stick, in virtual time, {SEEDS} seeds; the source's figures in brackets"
     );
-    let head = ["", "limit", "seconds (sd)", "reclaim writes", "activated", "zones, wanted"];
+    let head =
+        ["", "limit", "seconds (sd)", "reclaim writes", "activated", "most writes", "ratio of seconds"];
     let shown = ALL.iter().zip(&runs).zip(WRITES_MAX).flat_map(|((row, pair), max)| show(row, pair, max));
-    table(&rounds.title_once(&title), &head, &shown.collect::<Vec<_>>());
-    println!("{ASSUMPTIONS}");
-    let charts: Vec<Chart> = ALL
+    results::show(rounds.table_once(&title, &head, shown.collect()).note(ASSUMPTIONS.trim()))?;
+    let charts = ALL
         .iter()
         .zip(&runs)
         .flat_map(|(row, pair)| [0, 1].map(|mode| memory_chart(row, pair, mode)))
         .collect();
-    svg::save(folder, "zones-memory.svg", &svg::page(&charts, 2))?;
-    sweep(rounds, folder)
+    results::picture(Picture { name: "zones-memory.svg".into(), charts, columns: 2 })?;
+    sweep(rounds)
 }
 
 /// Every combination, in order; threads take turns.
@@ -130,22 +132,18 @@ fn spread(values: &[f64]) -> String {
 }
 
 /// Both rows of a file system.
-fn show(row: &FileSystem, pair: &[&[Measured]; 2], writes_max: f64) -> Vec<Vec<String>> {
+fn show(row: &FileSystem, pair: &[&[Measured]; 2], writes_max: f64) -> Vec<Vec<Cell>> {
     let seconds = pair.map(|runs| figures(runs, |run| run.seconds));
     let writes = pair.map(|runs| figures(runs, |run| run.reclaim_writes as f64));
     let worst = writes[1].iter().copied().fold(0.0, f64::max);
     let slower = mean(&seconds[1]) / mean(&seconds[0]);
-    let verdict = format!(
-        "{}; {}",
-        at_most(worst, 0, " writes", writes_max),
-        at_most(slower, 3, "x the seconds", SLOWER_MAX)
-    );
+    let (worst, slower) = (once(worst, 0).at_most(writes_max), once(slower, 3).at_most(SLOWER_MAX));
     let line = |mode: usize| {
         let source = &row.source;
         let [least, most] = [0, 2].map(|index| source.writes[mode][index]);
-        vec![
-            row.name.into(),
-            ["one for all", "for each zone"][mode].into(),
+        row![
+            row.name,
+            ["one for all", "for each zone"][mode],
             format!(
                 "{:.1} ({:.1}) [{:.1} ({:.1})]",
                 mean(&seconds[mode]),
@@ -161,7 +159,8 @@ fn show(row: &FileSystem, pair: &[&[Measured]; 2], writes_max: f64) -> Vec<Vec<S
                 source.activated[1],
                 source.activated[2]
             ),
-            if mode == 1 { verdict.clone() } else { "-".into() },
+            if mode == 1 { worst.clone().into() } else { Cell::from("-") },
+            if mode == 1 { slower.clone().into() } else { Cell::from("-") },
         ]
     };
     vec![line(0), line(1)]
@@ -170,9 +169,9 @@ fn show(row: &FileSystem, pair: &[&[Measured]; 2], writes_max: f64) -> Vec<Vec<S
 /// Dirty memory of the first run, and the writer's pauses.
 fn memory_chart(row: &FileSystem, pair: &[&[Measured]; 2], mode: usize) -> Chart {
     let samples = &pair[mode][0].samples;
-    let line = |name: String, colour, of: &dyn Fn(&Sample) -> f64| Line {
+    let line = |name: String, colour: &str, of: &dyn Fn(&Sample) -> f64| Line {
         name,
-        colour,
+        colour: colour.into(),
         points: samples
             .iter()
             .enumerate()
@@ -185,8 +184,8 @@ fn memory_chart(row: &FileSystem, pair: &[&[Measured]; 2], mode: usize) -> Chart
     let paused = |sample: &Sample| (sample.paused as f64 * 100.0 / SECOND as f64).min(100.0);
     Chart {
         title: format!("{}, {}", row.name, ["one limit for all memory", "a limit for each zone"][mode]),
-        x: "seconds",
-        y: "percent",
+        x: "seconds".into(),
+        y: "percent".into(),
         y_max: 100.0,
         lines: vec![
             line("writer pauses".into(), svg::GREY, &paused),
@@ -197,13 +196,13 @@ fn memory_chart(row: &FileSystem, pair: &[&[Measured]; 2], mode: usize) -> Chart
 }
 
 /// The fuse-ntfs-like row at every cost of a random write.
-fn sweep(rounds: Rounds, folder: &Path) -> Result<()> {
+fn sweep(rounds: Rounds) -> Result<()> {
     let seeks = SWEEP.map(|millis| millis * MILLI);
     let runs = rows(&ALL[1..2], &SCOPES, &seeks, SWEEP_SEEDS);
     let points = pairs(&runs, SWEEP_SEEDS);
     let mut shown = Vec::new();
     let mut lines = [("one limit for all", svg::ORANGE), ("a limit for each zone", svg::BLUE)]
-        .map(|(name, colour)| Line { name: name.into(), colour, points: Vec::new() });
+        .map(|(name, colour)| Line { name: name.into(), colour: colour.into(), points: Vec::new() });
     for (millis, pair) in SWEEP.iter().zip(points) {
         let seconds = pair.map(|runs| mean(&figures(runs, |run| run.seconds)));
         for (line, seconds) in lines.iter_mut().zip(seconds) {
@@ -211,15 +210,15 @@ fn sweep(rounds: Rounds, folder: &Path) -> Result<()> {
         }
         let writes = pair.map(|runs| spread(&figures(runs, |run| run.reclaim_writes as f64)));
         let [global, zones] = writes;
-        let row = [
+        let [one, each] = seconds.map(|seconds| once(seconds, 1));
+        shown.push(row![
             format!("{millis} ms"),
-            format!("{:.1}", seconds[0]),
-            format!("{:.1}", seconds[1]),
-            format!("{:.2}x", seconds[0] / seconds[1]),
+            one,
+            each,
+            ratio(&seconds[..1], &seconds[1..]),
             global,
-            zones,
-        ];
-        shown.push(row.to_vec());
+            zones
+        ]);
     }
     let title = format!(
         "E5: fuse-ntfs-like, by the time of a random write, {SWEEP_SEEDS} seeds; the source: {HEADLINE}x, and 59341 and 0 writes in the median"
@@ -232,15 +231,15 @@ fn sweep(rounds: Rounds, folder: &Path) -> Result<()> {
         "reclaim writes, one",
         "for each zone",
     ];
-    table(&rounds.title_once(&title), &head, &shown);
+    rounds.show_once(&title, &head, shown)?;
     let chart = Chart {
         title: "fuse-ntfs-like: 10 GiB by the time of a random write".into(),
-        x: "milliseconds of a random write",
-        y: "seconds",
+        x: "milliseconds of a random write".into(),
+        y: "seconds".into(),
         y_max: 100.0,
         lines: lines.into(),
     };
-    svg::save(folder, "zones-sweep.svg", &svg::page(&[chart], 1))
+    results::picture(Picture { name: "zones-sweep.svg".into(), charts: vec![chart], columns: 1 })
 }
 
 #[cfg(test)]

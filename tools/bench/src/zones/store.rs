@@ -1,7 +1,6 @@
 //! E5 (b): the page cache itself, with three zones as large in proportion as the source's, over a store that is slow where writes are
 //! scattered.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,9 +10,11 @@ use spillway_io::{Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, Cut, Division, PageCache, attributes};
 use spillway_layers::{null, rate};
 
-use super::svg;
 use super::watch::{Look, chart, watch};
-use crate::report::{Rounds, at_least, at_most, drawn_order, median, ratio, table};
+use crate::results;
+use crate::rounds::{Rounds, drawn_order};
+use crate::svg::{self, Picture};
+use crate::table::{Cell, figure, once, ratio, row};
 use crate::writecache::on_worker;
 
 const MIB: u64 = 1 << 20;
@@ -81,7 +82,7 @@ struct Run {
     looks: Vec<Look>,
 }
 
-pub(super) fn run(rounds: Rounds, pictures: &Path) -> Result<()> {
+pub(super) fn run(rounds: Rounds) -> Result<()> {
     let mut runs: [[Vec<Run>; 2]; 2] = Default::default();
     let modes = [of_2011(), ours()];
     for round in 1..=rounds.count {
@@ -93,36 +94,30 @@ pub(super) fn run(rounds: Rounds, pictures: &Path) -> Result<()> {
     let titles = ["page cache, as in 2011", "page cache, a limit for each zone"];
     let [_, with_clean] = &runs;
     let charts = [0, 1].map(|mode| chart(titles[mode], &with_clean[mode][0].looks, &SHOWN));
-    let rows: Vec<_> = BESIDE.iter().zip(&runs).flat_map(|(beside, runs)| rows(*beside, runs)).collect();
-    let title = rounds.title(
-        "E5: page cache of 1 GiB in zones of 504 : 3246 : 15, 4 GiB in writes of 32 KiB and a flush, a store of 100 MB/s that takes 2 ms for \
-         each write elsewhere; dirty limits 10 and 40 %",
-    );
-    let head = ["", "limit", "MiB/s", "gain", "blocks written by reclaim", "writes to the store"];
-    table(&title, &head, &rows);
-    svg::save(pictures, "zones-store.svg", &svg::page(&charts, 2))
+    let rows = BESIDE.iter().zip(&runs).flat_map(|(beside, runs)| rows(*beside, runs)).collect();
+    let title = "E5: page cache of 1 GiB in zones of 504 : 3246 : 15, 4 GiB in writes of 32 KiB and a flush, a store of 100 MB/s that takes 2 ms for \
+         each write elsewhere; dirty limits 10 and 40 %";
+    let head =
+        ["", "limit", "MiB/s", "gain", "blocks written by reclaim", "of a round", "writes to the store"];
+    rounds.show(title, &head, rows)?;
+    results::picture(Picture { name: "zones-store.svg".into(), charts: charts.into(), columns: 2 })
 }
 
-/// Of a way to write: as in 2011, and ours. Where the source gained nothing, nothing is asked of ours but to write nothing.
-fn rows((name, is_gain): (&str, bool), runs: &[Vec<Run>; 2]) -> [Vec<String>; 2] {
+/// Of a way to write: as in 2011, and ours. Where the source gained nothing, nothing is asked of ours but to write nothing; where it did,
+/// the baseline writes something in each round.
+fn rows((name, is_gain): (&str, bool), runs: &[Vec<Run>; 2]) -> [Vec<Cell>; 2] {
     let [before, with] = [0, 1].map(|mode| Figures::of(&runs[mode]));
-    let gain = ratio(&with.rates, &before.rates);
-    let gain = if is_gain { at_least(gain, GAIN) } else { format!("{gain:.2}") };
-    let least = before.writes.iter().copied().fold(f64::MAX, f64::min);
-    let most = with.writes.iter().copied().fold(0.0, f64::max);
-    let some = match is_gain {
-        true if least > 0.0 => " (> 0 in each round)",
-        true => " (MISSED, wanted some in each round)",
-        false => "",
-    };
-    let row = |limit: &str, figures: &Figures, gain: String, writes: String| {
-        let Figures { rates, ios, .. } = figures;
-        let [rate, ios] = [format!("{:.1}", median(rates)), format!("{:.0}", median(ios))];
-        vec![name.into(), limit.into(), rate, gain, writes, ios]
+    let gain = ratio(&with.rates, &before.rates).wanted(if is_gain { GAIN } else { 0.0 });
+    let least = once(before.writes.iter().copied().fold(f64::MAX, f64::min), 0).unit(" at least");
+    let most = once(with.writes.iter().copied().fold(0.0, f64::max), 0).unit(" at most").at_most(0.0);
+    let least = least.wanted(if is_gain { 1.0 } else { 0.0 });
+    let row = |limit: &str, figures: &Figures, gain: Cell, of_a_round| {
+        let Figures { rates, writes, ios } = figures;
+        row![name, limit, figure(rates, 1), gain, figure(writes, 0), of_a_round, figure(ios, 0)]
     };
     [
-        row("one for all, as in 2011", &before, "-".into(), format!("{:.0}{some}", median(&before.writes))),
-        row("for each zone", &with, gain, at_most(most, 0, "", 0.0)),
+        row("one for all, as in 2011", &before, "-".into(), least),
+        row("for each zone", &with, gain.into(), most),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use spillway_core::{Attributes, Value};
 
-use super::svg::{self, Chart, Line};
+use crate::svg::{self, Chart, Line};
 
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(250);
@@ -62,22 +62,22 @@ fn look(cache: &impl Attributes, begun: Instant) -> Result<Look> {
 }
 
 /// Pauses in percent of the time, and what is unsaved of each of `zones`, which has a name, a place among the zones, and a colour.
-pub(super) fn chart(title: &str, looks: &[Look], zones: &[(&str, usize, &'static str)]) -> Chart {
+pub(super) fn chart(title: &str, looks: &[Look], zones: &[(&str, usize, &str)]) -> Chart {
     let paused = |pair: &[Look]| {
         let time = pair[1].seconds - pair[0].seconds;
         (pair[1].seconds, (100.0 * (pair[1].paused - pair[0].paused) / time).min(100.0))
     };
     let pauses = looks.windows(2).map(paused).collect();
-    let zone = |&(name, zone, colour): &(&str, usize, &'static str)| Line {
+    let zone = |&(name, zone, colour): &(&str, usize, &str)| Line {
         name: format!("{name} unsaved"),
-        colour,
+        colour: colour.into(),
         points: looks.iter().map(|look| (look.seconds, look.unsaved[zone])).collect(),
     };
-    let first = Line { name: "writer pauses".into(), colour: svg::GREY, points: pauses };
+    let first = Line { name: "writer pauses".into(), colour: svg::GREY.into(), points: pauses };
     Chart {
         title: title.into(),
-        x: "seconds",
-        y: "percent",
+        x: "seconds".into(),
+        y: "percent".into(),
         y_max: 100.0,
         lines: std::iter::once(first).chain(zones.iter().map(zone)).collect(),
     }

@@ -1,30 +1,41 @@
-//! Charts of lines as SVG files that need nothing else.
+//! Charts of lines as SVG that needs nothing else.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// Charts in one file, so many in a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Picture {
+    pub(crate) name: String,
+    pub(crate) charts: Vec<Chart>,
+    pub(crate) columns: usize,
+}
 
 /// A line of a chart.
-pub(super) struct Line {
-    pub(super) name: String,
-    pub(super) colour: &'static str,
-    pub(super) points: Vec<(f64, f64)>,
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) colour: String,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
 /// A chart; axes begin at 0.
-pub(super) struct Chart {
-    pub(super) title: String,
-    pub(super) x: &'static str,
-    pub(super) y: &'static str,
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) x: String,
+    pub(crate) y: String,
     /// Where the y axis ends at least.
-    pub(super) y_max: f64,
-    pub(super) lines: Vec<Line>,
+    pub(crate) y_max: f64,
+    pub(crate) lines: Vec<Line>,
 }
 
-pub(super) const BLUE: &str = "#1f6fb4";
-pub(super) const ORANGE: &str = "#d9730d";
-pub(super) const GREY: &str = "#8a8a8a";
+pub(crate) const BLUE: &str = "#1f6fb4";
+pub(crate) const ORANGE: &str = "#d9730d";
+pub(crate) const GREY: &str = "#8a8a8a";
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 280.0;
@@ -32,28 +43,28 @@ const HEIGHT: f64 = 280.0;
 /// The area of the lines in a chart: left, top, width and height.
 const AREA: [f64; 4] = [60.0, 34.0, 400.0, 180.0];
 
-/// The charts, so many in a row.
-pub(super) fn page(charts: &[Chart], columns: usize) -> String {
-    let (width, height) = (WIDTH * columns as f64, HEIGHT * charts.len().div_ceil(columns) as f64);
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
-    );
-    for (index, chart) in charts.iter().enumerate() {
-        let (x, y) = (WIDTH * (index % columns) as f64, HEIGHT * (index / columns) as f64);
-        let _ = writeln!(text, "<g transform=\"translate({x} {y})\">\n{}</g>", chart.draw());
+impl Picture {
+    /// Writes it to a file of `folder`.
+    pub(crate) fn save(&self, folder: &Path) -> Result<()> {
+        let path = folder.join(&self.name);
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, self.draw()))
+            .with_context(|| format!("{} is to be written", path.display()))
     }
-    text + "</svg>\n"
-}
 
-/// Writes a page to a file of `folder`, and prints its path.
-pub(super) fn save(folder: &Path, name: &str, text: &str) -> Result<()> {
-    let path = folder.join(name);
-    std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&path, text))
-        .with_context(|| format!("{} is to be written", path.display()))?;
-    println!("\n{}", path.display());
-    Ok(())
+    pub(crate) fn draw(&self) -> String {
+        let (width, height) =
+            (WIDTH * self.columns as f64, HEIGHT * self.charts.len().div_ceil(self.columns) as f64);
+        let mut text = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+             <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+        );
+        for (index, chart) in self.charts.iter().enumerate() {
+            let (x, y) = (WIDTH * (index % self.columns) as f64, HEIGHT * (index / self.columns) as f64);
+            let _ = writeln!(text, "<g transform=\"translate({x} {y})\">\n{}</g>", chart.draw());
+        }
+        text + "</svg>\n"
+    }
 }
 
 impl Chart {
@@ -153,10 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_whole_and_needs_nothing_else() {
-        let line = Line { name: "a".into(), colour: BLUE, points: vec![(0.0, 0.0), (10.0, 50.0)] };
-        let chart = Chart { title: "t".into(), x: "x", y: "y", y_max: 100.0, lines: vec![line] };
-        let text = page(&[chart], 1);
+    fn a_picture_is_whole_and_needs_nothing_else() {
+        let line = Line { name: "a".into(), colour: BLUE.into(), points: vec![(0.0, 0.0), (10.0, 50.0)] };
+        let chart =
+            Chart { title: "t".into(), x: "x".into(), y: "y".into(), y_max: 100.0, lines: vec![line] };
+        let text = Picture { name: "n".into(), charts: vec![chart], columns: 1 }.draw();
         assert!(text.ends_with("</svg>\n") && text.contains("60.0,214.0 460.0,124.0"), "{text}");
         assert_eq!(text.matches("http").count(), 1, "the name space");
         assert_eq!(text.matches("<g").count(), text.matches("</g>").count());
