@@ -53,7 +53,7 @@ pub(crate) fn compare(workers: &Workers, rounds: Rounds) -> Result<()> {
 
 /// ELF pages that are recompressed, each by itself, beside the kernel's zram with lz4.
 pub(crate) fn recompress(workers: &Workers, rounds: Rounds) -> Result<()> {
-    let set = pages::elf(256 << 20)?;
+    let set = pages::elf(rounds.pick(256, 64) << 20)?;
     let kernel = kernel_bytes(&set)?;
     let mut rows = Vec::new();
     for level in LEVELS {
@@ -73,9 +73,11 @@ pub(crate) fn recompress(workers: &Workers, rounds: Rounds) -> Result<()> {
     }
     let head =
         ["level", "objects, MiB", "spillway MiB", "compacted", "kernel MiB", "times smaller", "us a page"];
-    let title =
-        "256 MiB of ELF pages, recompressed with zstd, beside the kernel's zram with lz4, tables included";
-    rounds.show_once(title, &head, rows)
+    let title = format!(
+        "{} MiB of ELF pages, recompressed with zstd, beside the kernel's zram with lz4, tables included",
+        set.bytes.len() >> 20
+    );
+    rounds.show_once(&title, &head, rows)
 }
 
 /// What became of pages that were recompressed.

@@ -126,17 +126,16 @@ fn show_rates(contenders: &[Contender], rates: &[Vec<f64>], rounds: Rounds) -> R
         millis(1, rounds) as f64 / 1e3
     );
     rounds.show(&title, &heads(), contenders.iter().zip(&of).map(thousands).collect())?;
-    for ours in [LZ4, LZ4 + 1] {
-        let ratios = |peer: usize| {
+    let ratios = [LZ4, LZ4 + 1].into_iter().flat_map(|ours| {
+        (PEERS..contenders.len()).map(move |peer| (ours, peer)).map(|(ours, peer)| {
             let bounds = WANTED.iter().find(|(name, _)| ours == LZ4 && *name == contenders[peer].name);
             let wanted = |case: usize| bounds.map_or(0.0, |(_, wanted)| wanted[case]);
             let to_it = |case: usize| ratio(&of[ours][case], &of[peer][case]).wanted(wanted(case));
-            named(contenders[peer].name, (0..CASES.len()).map(to_it))
-        };
-        let title = format!("{}: ratio to each, median over the rounds", contenders[ours].name);
-        rounds.show(&title, &heads(), (PEERS..contenders.len()).map(ratios).collect())?;
-    }
-    Ok(())
+            let name = format!("{} to {}", contenders[ours].name, contenders[peer].name);
+            named(&name, (0..CASES.len()).map(to_it))
+        })
+    });
+    rounds.show("Ratio of ours to each, median over the rounds", &heads(), ratios.collect())
 }
 
 /// What polling before sleeping gains and costs.

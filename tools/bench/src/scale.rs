@@ -18,7 +18,7 @@ use spillway_layers::zram;
 
 use crate::pages::{self, PAGE, Pages};
 use crate::rounds::Rounds;
-use crate::table::{figure, ratio, row};
+use crate::table::{Cell, figure, ratio, row};
 use crate::writecache::{self, Bench};
 
 /// Pages of a worker's part of the device, and requests that it makes in one measurement.
@@ -44,8 +44,9 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let counts: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n <= cores).collect();
     let set = Arc::new(pages::elf(64 << 20)?);
-    zram_rows(&counts, &set, rounds)?;
-    write_cache_rows(&counts, &set, rounds)
+    let rows = [zram_rows(&counts, &set, rounds)?, write_cache_rows(&counts, &set, rounds)?].concat();
+    let head = ["", "workers", "writes", "to one", "locks a write", "reads", "to one", "locks a read"];
+    rounds.show("4 KiB, thousand requests a second, each worker on a part of its own", &head, rows)
 }
 
 /// Runs the same work on each of `workers` and returns thousand requests a second of all together, and locks a request.
@@ -104,34 +105,34 @@ async fn one_lane(seam: &Seam, set: &Pages, worker: usize, lane: usize, op: Op, 
     }
 }
 
-fn zram_rows(counts: &[usize], set: &Arc<Pages>, rounds: Rounds) -> Result<()> {
+fn zram_rows(counts: &[usize], set: &Arc<Pages>, rounds: Rounds) -> Result<Vec<Vec<Cell>>> {
     let make = |workers: &Workers| -> Result<Arc<dyn BlockDevice>> {
         let disksize = (workers.count() * PART * PAGE) as u64;
         let config = zram::Config { disksize, max_comp_streams: workers.count(), ..Default::default() };
         Ok(zram::Zram::new(config, workers.env(), Arc::new(MmapRegions), Budget::new(16 << 30))?)
     };
-    show("zram, lz4, ELF files", counts, set, 1, rounds, &make)
+    rows("zram, lz4, ELF files", counts, set, 1, rounds, &make)
 }
 
-fn write_cache_rows(counts: &[usize], set: &Arc<Pages>, rounds: Rounds) -> Result<()> {
+fn write_cache_rows(counts: &[usize], set: &Arc<Pages>, rounds: Rounds) -> Result<Vec<Vec<Cell>>> {
     let bytes = counts.last().copied().unwrap_or(1) * PART * PAGE;
     let make = |workers: &Workers| -> Result<Arc<dyn BlockDevice>> {
         let bench = Bench::new("/dev/shm", 2 * bytes as u64)?;
         Ok(bench.fresh_on(workers, &writecache::still(4096))?)
     };
-    show("write cache on tmpfs, no write-back", counts, set, DEPTH, rounds, &make)
+    rows("write cache on tmpfs, no write-back", counts, set, DEPTH, rounds, &make)
 }
 
 type Make<'a> = &'a dyn Fn(&Workers) -> Result<Arc<dyn BlockDevice>>;
 
-fn show(
+fn rows(
     what: &str,
     counts: &[usize],
     set: &Arc<Pages>,
     depth: usize,
     rounds: Rounds,
     make: Make<'_>,
-) -> Result<()> {
+) -> Result<Vec<Vec<Cell>>> {
     let mut rows = Vec::new();
     let mut alone: Option<Vec<Vec<f64>>> = None;
     for &count in counts {
@@ -144,9 +145,7 @@ fn show(
         let rate = |number: usize| figure(&figures[number], 0);
         let gain = |number: usize| ratio(&figures[number], &first[number]);
         let locks = |number: usize| figure(&figures[number], 2);
-        rows.push(row![count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]);
+        rows.push(row![what, count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]);
     }
-    let title = format!("{what}: 4 KiB, thousand requests a second, each worker on a part of its own");
-    let head = ["workers", "writes", "to one", "locks a write", "reads", "to one", "locks a read"];
-    rounds.show(&title, &head, rows)
+    Ok(rows)
 }

@@ -49,7 +49,7 @@ pub(crate) use soak::run as soak;
 
 pub(crate) fn run(rounds: Rounds, gib: u64) -> Result<()> {
     ensure!((1..=64).contains(&gib), "{gib} GiB: 1 to 64 are allowed");
-    let bytes = gib << 30;
+    let bytes = (gib << 30) / rounds.pick(1, 4);
     let disk = Folder::on_disk()?;
     let ([spill, other], media) = medium::pair(&disk.0, [bytes / 4 * 5, bytes])?;
     let device = Device::start(bytes, 2 * bytes + (1 << 30), &spill)?;
@@ -63,17 +63,18 @@ pub(crate) fn run(rounds: Rounds, gib: u64) -> Result<()> {
                 }
                 None if turn == BATCHES.len() => figures[PEER] = peer(other.path(), bytes)?,
                 None => {
-                    let Beside { p99: [idle, busy], rate } = beside::measure(&device, &disk.0)?;
+                    let Beside { p99: [idle, busy], rate } =
+                        beside::measure(&device, &disk.0, Duration::from_secs(rounds.pick(4, 1)))?;
                     figures[BESIDE..].copy_from_slice(&[idle, busy, rate]);
                 }
             }
         }
         Ok(figures)
     })?;
-    show(&figures, rounds, gib, &media)
+    show(&figures, rounds, bytes, &media)
 }
 
-fn show(figures: &[Vec<f64>], rounds: Rounds, gib: u64, media: &str) -> Result<()> {
+fn show(figures: &[Vec<f64>], rounds: Rounds, bytes: u64, media: &str) -> Result<()> {
     let (rates, rest) = figures.split_at(BATCHES.len());
     let (processor, peer) = (&rest[..BATCHES.len()], &figures[PEER]);
     let rows = (0..BATCHES.len()).map(|mode| {
@@ -87,7 +88,7 @@ fn show(figures: &[Vec<f64>], rounds: Rounds, gib: u64, media: &str) -> Result<(
         let pages = BATCHES[mode].to_string();
         row![pages, figure(&rates[mode], 0), faster, of_fio, figure(&processor[mode], 2), share]
     });
-    let title = format!("{gib} GiB of random pages written back, MiB a second");
+    let title = format!("{} MiB of random pages written back, MiB a second", bytes >> 20);
     let heads =
         ["pages an I/O", "written back", "to one page", "of fio, 1 MiB", "processor, s a GiB", "to one page"];
     let fio = format!("fio: {:.0} MiB a second. Both wrote to {media}.", median(peer));

@@ -192,7 +192,8 @@ impl Table {
     /// What it shows and how often that was measured.
     pub(crate) fn heading(&self) -> String {
         let weight = |count| if count < CONVINCING { " (a try: fewer than 5)" } else { "" };
-        let rounds = self.rounds.map(|count| format!(", {count} rounds{}", weight(count)));
+        let plural = |count| if count == 1 { "" } else { "s" };
+        let rounds = self.rounds.map(|count| format!(", {count} round{}{}", plural(count), weight(count)));
         format!("{}{}", self.title, rounds.unwrap_or_default())
     }
 

@@ -19,7 +19,7 @@ use spillway_policy::free_runs::{FreeRuns, Run};
 use crate::allocator;
 use crate::rounds::{Rounds, drawn_order};
 use crate::statistics::median;
-use crate::table::{figure, once, ratio, row};
+use crate::table::{Cell, figure, once, ratio, row};
 use rig::{Load, MIB, ORIGIN_BYTES, WRITE_BYTES, number};
 
 pub(crate) use rig::{Bench, on_worker, still};
@@ -27,7 +27,9 @@ pub(crate) use rig::{Bench, on_worker, still};
 const CACHE_BYTES: u64 = 2 << 30;
 
 /// The source's amount.
-const WRITTEN: u64 = 400 * MIB;
+fn written(rounds: Rounds) -> u64 {
+    rounds.pick(400, 100) * MIB
+}
 
 /// Block size, and the ratio of the source.
 const SOURCE: [(u64, f64); 8] = [
@@ -48,22 +50,39 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let bench = || Bench::new("/dev/shm", CACHE_BYTES);
     match rounds.part {
         Some("memory") => index_memory(&bench()?, rounds),
-        Some("large") => {
-            let bench = bench()?;
-            [1, 32].into_iter().try_for_each(|depth| large_writes(&bench, depth, rounds))
-        }
+        Some("large") => large(&bench()?, rounds),
         Some("churn") => churn(&bench()?, rounds),
         Some("commits") => flushes::commits(rounds),
         _ => flushes::flush_under_load(rounds),
     }
 }
 
-fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
+fn large(bench: &Bench, rounds: Rounds) -> Result<()> {
+    let (mut rows, mut slopes) = (Vec::new(), Vec::new());
+    for depth in [1, 32] {
+        let (some, slope) = large_writes(bench, depth, rounds)?;
+        rows.extend(some);
+        slopes.push(row![depth.to_string(), once(slope, 3).unit(" us").at_most(0.1)]);
+    }
+    let head = ["depth", "block", "one I/O a block", "large", "ratio (source)", "plain file", "of plain"];
+    let title = format!("E4: 512 KiB random writes, {} MiB, MiB a second", written(rounds) / MIB);
+    rounds.show(&title, &head, rows)?;
+    let title = "What a block of a write costs: the slope, over the blocks of a write, of its time less that on the plain file";
+    rounds.show(title, &["depth", "a block"], slopes)
+}
+
+/// The rows of one depth, and the slope.
+fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<(Vec<Vec<Cell>>, f64)> {
     let (mut rows, mut longer) = (Vec::new(), Vec::new());
     for (block, wanted) in SOURCE {
         let figures = rounds.measure(|round| {
-            let load =
-                Load { len: WRITE_BYTES, depth, bytes: WRITTEN, area: CACHE_BYTES / 2, seed: round as u64 };
+            let load = Load {
+                len: WRITE_BYTES,
+                depth,
+                bytes: written(rounds),
+                area: CACHE_BYTES / 2,
+                seed: round as u64,
+            };
             let one_by_one = Config { placement: Placement(|free, _| free.take_fit(1)), ..still(block) };
             let mut rates = vec![0.0; 3];
             for turn in drawn_order(3, round) {
@@ -80,6 +99,7 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
         let room = NEARLY * ratio(plain, single).value().unwrap_or_default();
         longer.push((WRITE_BYTES as f64 / block as f64, micros(median(large)) - micros(median(plain))));
         rows.push(row![
+            depth.to_string(),
             block.to_string(),
             figure(single, 0),
             figure(large, 0),
@@ -88,13 +108,7 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<()> {
             ratio(large, plain).wanted(if block >= 4096 { 0.8 } else { 0.0 }),
         ]);
     }
-    let title = format!("E4: 512 KiB random writes, depth {depth}, 400 MiB, MiB a second");
-    let head = ["block", "one I/O a block", "large", "ratio (source)", "plain file", "of plain"];
-    rounds.show(&title, &head, rows)?;
-    let title = format!(
-        "What a block of a write costs, depth {depth}: the slope, over the blocks of a write, of its time less that on the plain file"
-    );
-    rounds.show(&title, &["a block"], vec![row![once(slope(&longer), 3).unit(" us").at_most(0.1)]])
+    Ok((rows, slope(&longer)))
 }
 
 /// How long one write takes at so many MiB a second.
@@ -128,7 +142,13 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
             let fresh = bench.write(bench.fresh(&config)?, large);
             let cache = bench.fresh(&config)?;
             let area = CACHE_BYTES / 100 * 45 / 4096 * 4096;
-            let small = Load { len: 4096, depth: 32, bytes: 10 * CACHE_BYTES, area, seed: round as u64 };
+            let small = Load {
+                len: 4096,
+                depth: 32,
+                bytes: rounds.pick(10, 2) * CACHE_BYTES,
+                area,
+                seed: round as u64,
+            };
             bench.write(cache.clone(), small);
             bench.flush(cache.clone());
             let show = attributes(cache.clone());
@@ -149,9 +169,10 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
             runs,
         ]);
     }
-    let title = "E4 after churn: block 4096, ten times the capacity rewritten, MiB a second";
+    let times = rounds.pick("ten times", "twice");
+    let title = format!("E4 after churn: block 4096, {times} the capacity rewritten, MiB a second");
     let head = ["free blocks", "fresh", "aged", "of fresh", "I/Os a write", "free runs: mean, p10"];
-    rounds.show(title, &head, rows)
+    rounds.show(&title, &head, rows)
 }
 
 /// Next fit: up to so many blocks behind those that were taken last, around the end if need be, as far as they follow each other.

@@ -19,7 +19,7 @@ use crate::lz4::{lz4, unlz4};
 use crate::memory;
 use crate::pages::{self, PAGE, Pages};
 use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, ratio, row};
+use crate::table::{Cell, figure, ratio, row};
 
 /// Bytes of each set of pages.
 const SET_BYTES: usize = 128 << 20;
@@ -30,13 +30,21 @@ const OF_BARE: f64 = 0.92;
 pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?;
     match rounds.part {
-        Some("codec") => [pages::elf(SET_BYTES)?, pages::half(SET_BYTES)?]
-            .iter()
-            .try_for_each(|set| beside_the_codec_and_the_kernel(&workers, set, rounds)),
+        Some("codec") => codec(&workers, rounds),
         Some("bursts") => bursts::run(&workers, &pages::elf(SET_BYTES)?, rounds),
         Some("memory") => memory::compare(&workers, rounds),
         _ => memory::recompress(&workers, rounds),
     }
+}
+
+fn codec(workers: &Workers, rounds: Rounds) -> Result<()> {
+    let (bytes, mut rows) = (rounds.pick(SET_BYTES, SET_BYTES / 4), Vec::new());
+    for set in [pages::elf(bytes)?, pages::half(bytes)?] {
+        rows.extend(beside_the_codec_and_the_kernel(workers, &set, rounds)?);
+    }
+    let head =
+        ["", "spillway", "bare lz4", "to bare lz4", "kernel zram, a system call a page", "to kernel zram"];
+    rounds.show("In process, lz4, one thread, thousand pages a second", &head, rows)
 }
 
 /// Takes and gives pages by number.
@@ -120,7 +128,7 @@ fn race(store: &dyn Store, set: &Pages, order: &[usize]) -> (f64, f64) {
     (rate(wrote), rate(start.elapsed()))
 }
 
-fn beside_the_codec_and_the_kernel(workers: &Workers, set: &Pages, rounds: Rounds) -> Result<()> {
+fn beside_the_codec_and_the_kernel(workers: &Workers, set: &Pages, rounds: Rounds) -> Result<[Vec<Cell>; 2]> {
     let bytes = set.bytes.len() as u64;
     let peer = KernelZram::if_there(bytes);
     let file = peer.as_ref().map(KernelZram::open).transpose()?;
@@ -138,12 +146,8 @@ fn beside_the_codec_and_the_kernel(workers: &Workers, set: &Pages, rounds: Round
     let beside = |what: &str, offset: usize| {
         let [ours, bare, kernel] = [0, 2, 4].map(|store| &figures[store + offset]);
         let to_bare = ratio(ours, bare).at_least(OF_BARE);
+        let what = format!("{}, {what}", set.name);
         row![what, figure(ours, 0), figure(bare, 0), to_bare, figure(kernel, 0), ratio(ours, kernel)]
     };
-    let title = format!("In process, lz4, {}, one thread, thousand pages a second", set.name);
-    let head =
-        ["", "spillway", "bare lz4", "to bare lz4", "kernel zram, a system call a page", "to kernel zram"];
-    rounds.show(&title, &head, vec![beside("write", 0), beside("read", 1)])?;
-    drop(file);
-    Ok(())
+    Ok([beside("write", 0), beside("read", 1)])
 }

@@ -97,12 +97,10 @@ async fn overwrite(seam: &Seam, job: u64, count: u64, [unit, granule]: [u64; 2],
 }
 
 pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
-    RATES.into_iter().try_for_each(|rate| overwrites_at(rate, rounds))
-}
-
-fn overwrites_at(rate: u64, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
-    for (folio, fewer, faster) in FOLIOS {
+    let rates = &RATES[..rounds.pick(RATES.len(), 1)];
+    let cases = rates.iter().flat_map(|rate| FOLIOS.map(|folio| (*rate, folio)));
+    for (rate, (folio, fewer, faster)) in cases {
         let figures = rounds.measure(|round| {
             let mut values = vec![0.0; 2 * MODES.len()];
             for turn in drawn_order(MODES.len(), round) {
@@ -114,6 +112,7 @@ fn overwrites_at(rate: u64, rounds: Rounds) -> Result<()> {
             unreachable!("two figures of three modes")
         };
         rows.push(row![
+            format!("{rate} MiB/s"),
             format!("{} KiB", folio >> 10),
             figure(block, 2).at_most(1.0),
             figure(chunk, 2),
@@ -125,11 +124,9 @@ fn overwrites_at(rate: u64, rounds: Rounds) -> Result<()> {
             ratio(block_rate, whole_rate).wanted(faster),
         ]);
     }
-    let title = format!(
-        "E3: aligned 4 KiB overwrites, 8 jobs, a flush after each, a store of {rate} MiB/s: bytes written below for each byte written, and \
-         overwrites a second"
-    );
+    let title = "E3: aligned 4 KiB overwrites, 8 jobs, a flush after each: bytes written below for each byte written, and overwrites a second";
     let head = [
+        "store",
         "folio",
         "bytes: dirty blocks",
         "64 chunks",
@@ -140,7 +137,7 @@ fn overwrites_at(rate: u64, rounds: Rounds) -> Result<()> {
         "whole folio",
         "ratio to whole",
     ];
-    rounds.show(&title, &head, rows)
+    rounds.show(title, &head, rows)
 }
 
 /// Overwrites of single sectors, where blocks are such.

@@ -30,7 +30,9 @@ const BLOCKS: [u64; 2] = [4096, FOLIO];
 
 /// Rows of the database, and commits of a run, each of which changes one of them.
 const ROWS: u64 = 20_000;
-const COMMITS: u64 = 150;
+fn commits(rounds: Rounds) -> u64 {
+    rounds.pick(150, 40)
+}
 
 const WANTED: f64 = 1.8;
 
@@ -62,15 +64,15 @@ impl Database {
     }
 
     /// Commits a second.
-    fn run(&self, seed: u64) -> Result<f64> {
+    fn run(&self, seed: u64, commits: u64) -> Result<f64> {
         let (mut random, mut words) = (Random(seed), String::new());
-        for _ in 0..COMMITS {
+        for _ in 0..commits {
             let row = random.below(ROWS);
             writeln!(words, "update rows set content = hex(randomblob(100)) where number = {row};")?;
         }
         let start = Instant::now();
         self.sqlite(&words)?;
-        Ok(COMMITS as f64 / start.elapsed().as_secs_f64())
+        Ok(commits as f64 / start.elapsed().as_secs_f64())
     }
 
     /// With SQLite's defaults: a journal that is deleted with each commit, and everything synced.
@@ -100,15 +102,15 @@ fn finish(command: &mut Command) -> Result<()> {
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let names: Vec<_> =
         RATES.iter().flat_map(|rate| BLOCKS.map(|block| format!("r{rate}b{block}"))).collect();
-    let server = start(&names)?;
+    let (server, commits) = (start(&names)?, commits(rounds));
     let databases = names.iter().map(|name| Database::make(&server, name)).collect::<Result<Vec<_>>>()?;
     let figures = rounds.measure(|round| {
         let mut figures = vec![0.0; 2 * databases.len()];
         for turn in drawn_order(databases.len(), round) {
             let written = || server.number(&databases[turn].name, "page_cache", "written_back_bytes");
             let before = written()?;
-            figures[2 * turn] = databases[turn].run(round as u64)?;
-            figures[2 * turn + 1] = (written()? - before) as f64 / COMMITS as f64 / 1024.0;
+            figures[2 * turn] = databases[turn].run(round as u64, commits)?;
+            figures[2 * turn + 1] = (written()? - before) as f64 / commits as f64 / 1024.0;
         }
         Ok(figures)
     })?;

@@ -23,9 +23,10 @@ const MIX: Case = case("4K 70/30", "randrw", 4, JOBS, 16);
 /// Memory of the server whose working set is four times as much.
 const MEMORY: u64 = FOUR_TIMES * JOBS as u64 / 4;
 
-/// Of a run. The longer ones reach the limit of dirty blocks.
-const MILLIS: u64 = 2000;
-const LONG_MILLIS: u64 = 6000;
+/// Of a run: in memory; on four times the memory, where it reaches the limit of dirty blocks.
+fn spans(rounds: Rounds) -> [u64; 2] {
+    rounds.pick([2000, 6000], [500, 1500])
+}
 
 /// How a server is started that serves the file at the path `FILE`; ours is first. The least ratio of ours to it, 0 where none is wanted.
 struct Entry {
@@ -58,20 +59,21 @@ const LARGE: [Entry; 2] = [
 ];
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
+    let [short, long] = spans(rounds);
     let title = format!(
-        "4 KiB reads and writes at random, 70 to 30, over NBD on a file on the disk, depth 16, two jobs, {} MiB in memory, runs of {} s",
+        "4 KiB reads and writes at random, 70 to 30, over NBD on a file on the disk, depth 16, two jobs, {} MiB in memory, runs of {} ms",
         (IN_MEMORY * JOBS as u64) >> 20,
-        MILLIS / 1000
+        short
     );
-    race(&PEERS, IN_MEMORY, MILLIS, &[], &title, rounds)?;
+    race(&PEERS, IN_MEMORY, short, &[], &title, rounds)?;
     let memory = format!("{MEMORY}");
     let title = format!(
-        "The same on {} MiB with --memory {}M, runs of {} s",
+        "The same on {} MiB with --memory {}M, runs of {} ms",
         (FOUR_TIMES * JOBS as u64) >> 20,
         MEMORY >> 20,
-        LONG_MILLIS / 1000
+        long
     );
-    race(&LARGE, FOUR_TIMES, LONG_MILLIS, &["--memory", &memory], &title, rounds)
+    race(&LARGE, FOUR_TIMES, long, &["--memory", &memory], &title, rounds)
 }
 
 /// Each in turn, in a drawn order; `job` bytes for each job, `more` for our servers.

@@ -17,9 +17,6 @@ use crate::fio::{case, fio};
 const READS: u64 = 5000;
 const HOT_BYTES: u64 = 64 << 20;
 
-/// Time before write-back begins; idle reads are measured in its second half.
-const IDLE: Duration = Duration::from_secs(4);
-
 /// What reads and write-back cost each other.
 pub(super) struct Beside {
     /// Of 100 reads 99 take less, microseconds: idle, and during write-back.
@@ -28,15 +25,16 @@ pub(super) struct Beside {
     pub(super) rate: f64,
 }
 
-/// Fills the device, and writes back all of it but what is read meanwhile. Keeps a log of reads in `folder`.
-pub(super) fn measure(device: &Device, folder: &Path) -> Result<Beside> {
+/// Fills the device, and writes back all of it but what is read meanwhile; write-back begins after the time `idle`, in whose second half
+/// idle reads are measured. Keeps a log of reads in `folder`.
+pub(super) fn measure(device: &Device, folder: &Path, idle: Duration) -> Result<Beside> {
     device.fill()?;
     device.set("writeback_batch_size", "256")?;
     device.set("idle", "all")?;
     let hot = format!("--size={HOT_BYTES} --offset_increment=0");
     fio(&device.contender, &case("hot", "read", 1024, 1, 8), &hot)?;
     let log = folder.join("reads");
-    let seconds = IDLE.as_secs() * 2 + (device.bytes >> 30) * 4;
+    let seconds = idle.as_secs() * 2 + device.bytes.div_ceil(1 << 30) * 4;
     let reader = Command::new("fio")
         .args(["--name=job", "--thread", "--rw=randread", "--bs=4k", "--iodepth=16", "--norandommap"])
         .args(["--time_based", "--log_unix_epoch=1", "--minimal"])
@@ -47,7 +45,7 @@ pub(super) fn measure(device: &Device, folder: &Path) -> Result<Beside> {
         .stdout(Stdio::null())
         .spawn();
     let mut reader = reader.context("fio cannot be started")?;
-    sleep(IDLE);
+    sleep(idle);
     let (from, start) = (millis(), Instant::now());
     device.set("writeback", "idle")?;
     let (took, until) = (start.elapsed(), millis());
@@ -55,7 +53,7 @@ pub(super) fn measure(device: &Device, folder: &Path) -> Result<Beside> {
     ensure!(reader.wait()?.success(), "fio failed");
     device.empty()?;
     let reads = fs::read_to_string(log.with_file_name("reads_clat.1.log"))?;
-    let idle = from - IDLE.as_millis() as u64 / 2..from;
+    let idle = from - idle.as_millis() as u64 / 2..from;
     let mib = (device.bytes - HOT_BYTES) as f64 / (1u64 << 20) as f64;
     Ok(Beside { p99: [p99(&reads, idle)?, p99(&reads, from..until)?], rate: mib / took.as_secs_f64() })
 }

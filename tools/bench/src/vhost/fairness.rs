@@ -15,7 +15,7 @@ use super::generator::lasting;
 use crate::mounted::appears;
 use crate::nbd::{Folder, millis};
 use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, ratio, row};
+use crate::table::{Cell, figure, ratio, row};
 
 /// What is measured.
 const BYSTANDER: Case = Case::small("4K reads, depth 16", false, 16);
@@ -38,7 +38,7 @@ struct Company {
 }
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
-    let folder = Folder::new()?;
+    let (folder, mut rows) = (Folder::new()?, Vec::new());
     for (export, name, more) in SERVERS {
         let mount = Mount::at(folder.0.join(format!("{export}-mount")))?;
         let place = mount.0.to_string_lossy().into_owned();
@@ -51,10 +51,12 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
             [("A client of NBD", as_client(&folder.0, export)), ("A program on the mount", as_file(&file)?)];
         for (bystander, way) in bystanders {
             let figures = rounds.measure(|round| one_round(&way, &companies, round, rounds))?;
-            show((bystander, name), &companies, &figures, rounds)?;
+            rows.extend(shown(&format!("{bystander}, {name}"), &companies, &figures));
         }
     }
-    Ok(())
+    let title = format!("{} beside a neighbour", BYSTANDER.name);
+    let head = ["", "", "thousand requests a second", "of alone", "of beside NBD", "the neighbour's"];
+    rounds.show(&title, &head, rows)
 }
 
 /// A folder for a mount, which goes when it is dropped.
@@ -121,22 +123,15 @@ fn beside(way: &Way, case: Case, seed: u64, bystander: impl Fn() -> Result<f64>)
     })
 }
 
-fn show(
-    (bystander, name): (&str, &str),
-    companies: &[Company],
-    figures: &[Vec<f64>],
-    rounds: Rounds,
-) -> Result<()> {
+fn shown(bystander: &str, companies: &[Company], figures: &[Vec<f64>]) -> Vec<Vec<Cell>> {
     let (rates, neighbours) = figures.split_at(companies.len());
-    let rows = companies.iter().enumerate().map(|(index, company)| {
+    let row = |(index, company): (usize, &Company)| {
         let (rate, neighbour) = (&rates[index], figure(&neighbours[index], 1).times(1e-3));
         let of_alone = if company.neighbour.is_some() { ratio(rate, &rates[0]) } else { figure(&[], 2) };
         // The same neighbour by NBD follows the one by vhost-user.
         let is_guest = matches!(company.neighbour, Some((Way::Guest { .. }, _)));
         let to_nbd = if is_guest { ratio(rate, &rates[index + 1]) } else { figure(&[], 2) };
-        row![&*company.name, figure(rate, 1).times(1e-3), of_alone, to_nbd, neighbour]
-    });
-    let title = format!("{bystander} ({}) beside a neighbour, {name}", BYSTANDER.name);
-    let head = ["", "thousand requests a second", "of alone", "of beside NBD", "the neighbour's"];
-    rounds.show(&title, &head, rows.collect())
+        row![bystander, &*company.name, figure(rate, 1).times(1e-3), of_alone, to_nbd, neighbour]
+    };
+    companies.iter().enumerate().map(row).collect()
 }

@@ -45,16 +45,15 @@ pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> 
         millis(1, rounds) as f64 / 1e3
     );
     rounds.show(&title, &heads(), all.iter().map(thousands).collect())?;
-    for (ours, our_rates) in all.iter().filter(|(ours, _)| [GUEST, TWO_QUEUES, SLEEPING].contains(ours)) {
-        let to = |(peer, rates): &(&str, Figures)| {
-            let to_it = |case: usize| ratio(&our_rates[case], &rates[case]).wanted(wanted(ours, peer, case));
-            named(peer, (0..CASES.len()).map(to_it))
-        };
-        let peers = all.iter().filter(|(peer, _)| peer != ours);
-        let title = format!("{ours}: ratio to each, median over the rounds");
-        rounds.show(&title, &heads(), peers.map(to).collect())?;
-    }
-    Ok(())
+    let ours = all.iter().filter(|(ours, _)| [GUEST, TWO_QUEUES, SLEEPING].contains(ours));
+    let pairs = ours
+        .flat_map(|ours| all.iter().map(move |peer| (ours, peer)))
+        .filter(|(ours, peer)| ours.0 != peer.0);
+    let ratios = pairs.map(|((ours, our_rates), (peer, rates))| {
+        let to_it = |case: usize| ratio(&our_rates[case], &rates[case]).wanted(wanted(ours, peer, case));
+        named(&format!("{ours} to {peer}"), (0..CASES.len()).map(to_it))
+    });
+    rounds.show("Ratio of ours to each, median over the rounds", &heads(), ratios.collect())
 }
 
 fn wanted(ours: &str, peer: &str, case: usize) -> f64 {

@@ -14,11 +14,20 @@ use spillway_layers::write_cache::{Config, WriteCache, attributes};
 
 use super::rig::{Bench, MIB, ORIGIN_BYTES, WRITE_BYTES, number, still};
 use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, once, ratio, row};
+use crate::table::{Cell, figure, once, ratio, row};
 
 pub(super) fn commits(rounds: Rounds) -> Result<()> {
-    group_commit("/dev/shm", "tmpfs, and a flush that takes 200 us", 200, rounds)?;
-    group_commit(&disk()?, "a file on the disk of this machine", 0, rounds)
+    let mut rows = group_commit("/dev/shm", "tmpfs, a flush takes 200 us", 200, rounds)?;
+    rows.extend(group_commit(&disk()?, "the disk of this machine", 0, rounds)?);
+    let head = [
+        "cache on",
+        "clients",
+        "shared commits",
+        "to one client, a commit each",
+        "commits for one flush, skipped if covered",
+        "shared to these",
+    ];
+    rounds.show("4 KiB and a flush, flushes a second", &head, rows)
 }
 
 /// A folder on a disk: the one that is named, or where this program lies.
@@ -32,7 +41,7 @@ fn disk() -> Result<String> {
 
 /// Clients that write 4 KiB and flush, as a database does. What a commit for each flush would reach is the rate of one client,
 /// whatever else waits; the peer is a mode that commits for one flush at a time and skips what a commit has covered meanwhile.
-fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Result<()> {
+fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Result<Vec<Vec<Cell>>> {
     let bench = Bench::new(folder, 256 * MIB)?;
     let mut rows = Vec::new();
     let mut one_client: Option<Vec<f64>> = None;
@@ -43,13 +52,15 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
                 let device = bench.costly(bench.medium.open(&bench.workers)?, flush_us)?;
                 let cache = bench.cache(&still(4096), bench.null()?, device)?;
                 let seam = Seam::new(if turn == 0 { cache } else { Arc::new(OneFlush::over(cache)) });
-                rates[turn] = flushes_a_second(&bench, seam, clients, Duration::from_millis(700));
+                rates[turn] =
+                    flushes_a_second(&bench, seam, clients, Duration::from_millis(rounds.pick(700, 200)));
             }
             Ok(rates)
         })?;
         let [shared, alone] = &figures[..] else { unreachable!("two figures a round") };
         let gain = ratio(shared, one_client.get_or_insert_with(|| shared.clone()));
         rows.push(row![
+            place,
             clients.to_string(),
             figure(shared, 0),
             gain.wanted(if clients == 32 { 12.0 } else { 0.0 }),
@@ -57,15 +68,7 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
             ratio(shared, alone),
         ]);
     }
-    let title = format!("4 KiB and a flush, cache on {place}, flushes a second");
-    let head = [
-        "clients",
-        "shared commits",
-        "to one client, a commit each",
-        "commits for one flush, skipped if covered",
-        "shared to these",
-    ];
-    rounds.show(&title, &head, rows)
+    Ok(rows)
 }
 
 fn flushes_a_second(bench: &Bench, seam: Seam, clients: usize, span: Duration) -> f64 {
@@ -132,7 +135,9 @@ impl BlockDevice for OneFlush {
 const FLUSH_US: [u64; 2] = [5_000, 30_000];
 
 /// What a round of [`flush_under_load`] takes.
-const LOAD: Duration = Duration::from_secs(5);
+fn load(rounds: Rounds) -> Duration {
+    Duration::from_secs(rounds.pick(5, 2))
+}
 
 /// Writers that fill a small cache over a slow origin, and a client that flushes: its slowest answer of all rounds.
 pub(super) fn flush_under_load(rounds: Rounds) -> Result<()> {
@@ -140,7 +145,7 @@ pub(super) fn flush_under_load(rounds: Rounds) -> Result<()> {
     for (len, origin_rate) in [(4096, 20 * MIB), (WRITE_BYTES, 20 * MIB), (4096, 5 * MIB)] {
         let (mut slowest, mut sums) = (Duration::ZERO, [0; 3]);
         for _ in 0..rounds.count {
-            let (round, counts) = loaded_round(len, origin_rate)?;
+            let (round, counts) = loaded_round(len, origin_rate, load(rounds))?;
             slowest = slowest.max(round);
             sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
@@ -158,13 +163,13 @@ pub(super) fn flush_under_load(rounds: Rounds) -> Result<()> {
         {} ms on the origin, {} s a round",
         FLUSH_US[0] / 1000,
         FLUSH_US[1] / 1000,
-        LOAD.as_secs()
+        load(rounds).as_secs()
     );
     rounds.show(&title, &["writes", "origin", "flushes", "slowest", "blocks around"], rows)
 }
 
 /// The slowest flush; flushes, and blocks that were written around and in all.
-fn loaded_round(len: usize, origin_rate: u64) -> Result<(Duration, [u64; 3])> {
+fn loaded_round(len: usize, origin_rate: u64, span: Duration) -> Result<(Duration, [u64; 3])> {
     let bench = Bench::new("/dev/shm", 64 * MIB)?;
     let slow = rate::Config { bytes_per_second: origin_rate, seek_us: 0 };
     let origin = rate::Rate::new(&slow, bench.null()?, bench.workers.env())?;
@@ -175,7 +180,7 @@ fn loaded_round(len: usize, origin_rate: u64) -> Result<(Duration, [u64; 3])> {
     let shown = attributes(cache.clone());
     let env = bench.workers.env();
     let (slowest, flushes) =
-        bench.on_worker(move || async move { slowest_flush(cache, env, len, LOAD).await });
+        bench.on_worker(move || async move { slowest_flush(cache, env, len, span).await });
     Ok((slowest, [flushes.into(), number(&shown, "writes_around")?, number(&shown, "writes")?]))
 }
 
