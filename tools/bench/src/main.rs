@@ -17,6 +17,7 @@ mod memory;
 mod mounted;
 mod nbd;
 mod pages;
+mod report;
 mod results;
 mod rounds;
 mod scale;
@@ -40,6 +41,9 @@ use rounds::Rounds;
 const USAGE: &str = "\
 Each takes its ROUNDS (5), then a PART by its name (all); --quick makes runs and sets short.
 
+cargo xtask bench report [PART] [--check] [--fresh]
+                                      all of these from one commit, and what they come to, in target/report/index.html and
+                                      docs/performance.md; goes on where it was interrupted; --check fails if a bound is missed
 cargo xtask bench nbd                 fio over NBD beside nbdkit, qemu-nbd, a server without storage and, as root,
                                       the kernel's zram
 cargo xtask bench tls                 nbdcopy over NBD in TLS beside nbdkit
@@ -103,6 +107,7 @@ fn run(words: &[&str]) -> Result<()> {
             print!("{USAGE}");
             Ok(())
         }
+        ["report", rest @ ..] => report::run(rest, quick),
         ["spill", "soak", rest @ ..] if rest.len() < 2 => {
             spill::soak(number(rest.first(), if quick { 15 } else { 300 })? as u64)
         }

@@ -35,7 +35,9 @@ const SMALLER: f64 = 1.4;
 /// Nothing is timed, so that one round is as good as five.
 pub(crate) fn compare(workers: &Workers, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
-    for set in [pages::elf(256 << 20)?, pages::text(128 << 20)?, pages::heap()?] {
+    for set in
+        [pages::elf(rounds.pick(256, 64) << 20)?, pages::text(rounds.pick(128, 64) << 20)?, pages::heap()?]
+    {
         rows.push(compared(workers, &set)?);
     }
     let head = [

@@ -33,9 +33,30 @@ pub(crate) struct Chart {
     pub(crate) lines: Vec<Line>,
 }
 
-pub(crate) const BLUE: &str = "#1f6fb4";
-pub(crate) const ORANGE: &str = "#d9730d";
-pub(crate) const GREY: &str = "#8a8a8a";
+/// Colours of lines: names of classes.
+pub(crate) const BLUE: &str = "fill";
+pub(crate) const ORANGE: &str = "mark";
+pub(crate) const GREY: &str = "soft";
+
+/// The style sheet of the live page, which begins with its colours.
+const PAGE: &str = include_str!("../../../crates/export/src/control/http/page.css");
+
+/// How charts look. Viewers that know no variables get the light colours.
+pub(crate) const STYLE: &str = "
+.ground { fill: #fbfbf9; fill: var(--ground); }
+svg text { fill: #1c1c1a; fill: var(--text); font: 11px system-ui, sans-serif; }
+.fill, .mark, .soft, .bad, .grid { fill: none; stroke-width: 1.5; }
+.fill { stroke: #2f6f9f; stroke: var(--fill); }
+.mark { stroke: #b3541e; stroke: var(--mark); }
+.soft { stroke: #5c5c56; stroke: var(--soft); }
+.bad { stroke: #a11d1d; stroke: var(--bad); }
+.grid { stroke: #d5d5cf; stroke: var(--line); stroke-width: 1; }
+";
+
+/// The colours of the live page, light and dark.
+pub(crate) fn colours() -> &'static str {
+    PAGE.split_once("\n* {").map_or(PAGE, |(colours, _)| colours)
+}
 
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 280.0;
@@ -52,12 +73,23 @@ impl Picture {
             .with_context(|| format!("{} is to be written", path.display()))
     }
 
-    pub(crate) fn draw(&self) -> String {
+    /// As a file of its own.
+    fn draw(&self) -> String {
+        let style = format!("<style>{}{STYLE}</style>\n", colours());
+        self.drawn(" xmlns=\"http://www.w3.org/2000/svg\"", &style)
+    }
+
+    /// Within a page that has the colours and the style.
+    pub(crate) fn inline(&self) -> String {
+        self.drawn("", "")
+    }
+
+    fn drawn(&self, attributes: &str, head: &str) -> String {
         let (width, height) =
             (WIDTH * self.columns as f64, HEIGHT * self.charts.len().div_ceil(self.columns) as f64);
         let mut text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-             <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
+            "<svg{attributes} viewBox=\"0 0 {width} {height}\">\n{head}\
+             <rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n"
         );
         for (index, chart) in self.charts.iter().enumerate() {
             let (x, y) = (WIDTH * (index % self.columns) as f64, HEIGHT * (index / self.columns) as f64);
@@ -90,12 +122,7 @@ impl Chart {
                 format!("{x:.1},{:.1}", AREA[1] + AREA[3] * (1.0 - point.1 / y_end))
             };
             let points: Vec<String> = line.points.iter().map(at).collect();
-            let _ = writeln!(
-                text,
-                "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\" points=\"{}\"/>",
-                line.colour,
-                points.join(" ")
-            );
+            let _ = writeln!(text, "<polyline class=\"{}\" points=\"{}\"/>", line.colour, points.join(" "));
         }
         text
     }
@@ -104,27 +131,27 @@ impl Chart {
     fn words(&self) -> String {
         let middle = AREA[0] + AREA[2] / 2.0;
         let mut text = format!(
-            "<text x=\"{middle}\" y=\"18\" text-anchor=\"middle\" font-size=\"13\">{}</text>\n\
+            "<text x=\"{middle}\" y=\"18\" text-anchor=\"middle\">{}</text>\n\
              <text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n\
              <text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-            self.title,
+            escaped(&self.title),
             AREA[1] + AREA[3] + 30.0,
-            self.x,
+            escaped(&self.x),
             AREA[1] + AREA[3] / 2.0,
-            self.y
+            escaped(&self.y)
         );
         for (index, line) in self.lines.iter().enumerate() {
             let x = AREA[0] + 132.0 * index as f64;
             let y = AREA[1] + AREA[3] + 50.0;
             let _ = writeln!(
                 text,
-                "<line x1=\"{x}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" stroke=\"{}\" stroke-width=\"2\"/><text x=\"{}\" y=\"{y}\">{}</text>",
+                "<line x1=\"{x}\" y1=\"{}\" x2=\"{}\" y2=\"{}\" class=\"{}\"/><text x=\"{}\" y=\"{y}\">{}</text>",
                 y - 4.0,
                 x + 16.0,
                 y - 4.0,
                 line.colour,
                 x + 20.0,
-                line.name
+                escaped(&line.name)
             );
         }
         text
@@ -140,7 +167,7 @@ fn axis(step: f64, end: f64, draw: impl Fn(f64, f64) -> String) -> String {
 /// A line across the area, and its value.
 fn mark([x1, y1, x2, y2]: [f64; 4], [x, y]: [f64; 2], anchor: &str, value: f64) -> String {
     format!(
-        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"#dddddd\"/>\
+        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"grid\"/>\
          <text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{value}</text>\n"
     )
 }
@@ -150,6 +177,79 @@ fn step(max: f64) -> f64 {
     let power = 10f64.powf((max.max(1e-9) / 10.0).log10().ceil());
     let fits = [5.0, 2.0].into_iter().find(|part| max / (power / part) <= 10.0);
     fits.map_or(power, |part| power / part)
+}
+
+/// Text as it stands between tags.
+pub(crate) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// A bounded figure of a plot: how many times better than its bound it is.
+pub(crate) struct Dot {
+    pub(crate) name: String,
+    pub(crate) margin: f64,
+    pub(crate) interval: [f64; 2],
+    /// The figure and its bound.
+    pub(crate) text: String,
+    pub(crate) is_missed: bool,
+}
+
+/// Names end and the axis begins here; the axis ends there, and texts begin behind it.
+const AXIS: [f64; 2] = [380.0, 640.0];
+const TEXT: f64 = 655.0;
+const DOTS_WIDTH: f64 = 900.0;
+const DOT_HEIGHT: f64 = 18.0;
+
+/// Characters of a name that fit.
+const NAME_MAX: usize = 66;
+
+/// A dot with its interval for each figure, on a logarithmic axis on which the bound is 1.
+pub(crate) fn dots(dots: &[Dot]) -> String {
+    let ends = || dots.iter().flat_map(|dot| [dot.margin, dot.interval[0], dot.interval[1]]);
+    let low = ends().fold(0.5, f64::min).log2().floor();
+    let high = ends().fold(2.0, f64::max).log2().ceil();
+    let at = |margin: f64| AXIS[0] + (AXIS[1] - AXIS[0]) * (margin.log2() - low) / (high - low);
+    let height = DOT_HEIGHT * (dots.len() as f64 + 1.5);
+    let mut text = format!(
+        "<svg viewBox=\"0 0 {DOTS_WIDTH} {height}\">\n<rect class=\"ground\" width=\"{DOTS_WIDTH}\" height=\"{height}\"/>\n"
+    );
+    let stride = ((high - low) / 8.0).ceil().max(1.0);
+    for tick in (0..=((high - low) / stride) as u32).map(|tick| (low + f64::from(tick) * stride).exp2()) {
+        text +=
+            &mark([at(tick), 0.0, at(tick), height - DOT_HEIGHT], [at(tick), height - 5.0], "middle", tick);
+    }
+    let _ = writeln!(
+        text,
+        "<line class=\"mark\" x1=\"{0:.1}\" y1=\"0\" x2=\"{0:.1}\" y2=\"{1:.1}\"/>",
+        at(1.0),
+        height - DOT_HEIGHT
+    );
+    for (dot, index) in dots.iter().zip(0u32..) {
+        text += &dot.draw(DOT_HEIGHT * (f64::from(index) + 0.7), at);
+    }
+    text + "</svg>\n"
+}
+
+impl Dot {
+    fn draw(&self, y: f64, at: impl Fn(f64) -> f64) -> String {
+        let class = if self.is_missed { "bad" } else { "fill" };
+        let name = match self.name.char_indices().nth(NAME_MAX) {
+            Some((end, _)) => format!("{}...", &self.name[..end]),
+            None => self.name.clone(),
+        };
+        let base = y + 4.0;
+        let (x, low, high) = (at(self.margin), at(self.interval[0]), at(self.interval[1]));
+        format!(
+            "<g><title>{}</title><text x=\"{:.1}\" y=\"{base:.1}\" text-anchor=\"end\">{}</text>\n\
+             <line class=\"{class}\" x1=\"{low:.1}\" y1=\"{y:.1}\" x2=\"{high:.1}\" y2=\"{y:.1}\"/>\
+             <circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\"/>\n\
+             <text x=\"{TEXT}\" y=\"{base:.1}\">{}</text></g>\n",
+            escaped(&self.name),
+            AXIS[0] - 10.0,
+            escaped(&name),
+            escaped(&self.text)
+        )
+    }
 }
 
 #[cfg(test)]
@@ -168,9 +268,28 @@ mod tests {
         let line = Line { name: "a".into(), colour: BLUE.into(), points: vec![(0.0, 0.0), (10.0, 50.0)] };
         let chart =
             Chart { title: "t".into(), x: "x".into(), y: "y".into(), y_max: 100.0, lines: vec![line] };
-        let text = Picture { name: "n".into(), charts: vec![chart], columns: 1 }.draw();
+        let picture = Picture { name: "n".into(), charts: vec![chart], columns: 1 };
+        let text = picture.draw();
         assert!(text.ends_with("</svg>\n") && text.contains("60.0,214.0 460.0,124.0"), "{text}");
         assert_eq!(text.matches("http").count(), 1, "the name space");
         assert_eq!(text.matches("<g").count(), text.matches("</g>").count());
+        assert!(text.contains("--ground") && text.contains("prefers-color-scheme: dark"), "{text}");
+        let inline = picture.inline();
+        assert!(!inline.contains("http") && !inline.contains("<style>"), "{inline}");
+    }
+
+    /// On an axis from a half to 8 the bound is at a quarter, and twice the bound in the middle.
+    #[test]
+    fn dots_stand_on_a_logarithmic_axis_beside_their_bound() {
+        let dot = |margin: f64, is_missed| {
+            let interval = [margin / 2.0, margin * 2.0];
+            Dot { name: "a < b".into(), margin, interval, text: "2.00 (>= 1)".into(), is_missed }
+        };
+        let text = dots(&[dot(2.0, false), dot(4.0, true)]);
+        let quarter = (AXIS[1] - AXIS[0]) / 4.0;
+        assert!(text.contains(&format!("x1=\"{0:.1}\" y1=\"0\" x2=\"{0:.1}\"", AXIS[0] + quarter)), "{text}");
+        assert!(text.contains(&format!("class=\"fill\" cx=\"{:.1}\"", AXIS[0] + 2.0 * quarter)), "{text}");
+        assert!(text.contains(&format!("class=\"bad\" cx=\"{:.1}\"", AXIS[0] + 3.0 * quarter)), "{text}");
+        assert!(text.contains("a &lt; b") && !text.contains("a < b"), "{text}");
     }
 }

@@ -107,6 +107,15 @@ impl Figure {
         self.value().zip(self.bound).is_some_and(|(value, bound)| !bound.allows(value))
     }
 
+    /// The value and its interval.
+    pub(crate) fn measured(&self) -> String {
+        let Some(value) = self.value() else { return "-".into() };
+        let interval = self
+            .interval()
+            .map(|[low, high]| format!(" [{low:.*}, {high:.*}]", self.decimals, self.decimals));
+        self.shown(value) + &interval.unwrap_or_default()
+    }
+
     /// A number as exact as this figure, with the unit.
     pub(crate) fn shown(&self, number: f64) -> String {
         format!("{number:.*}{}", self.decimals, self.unit)
@@ -121,6 +130,15 @@ impl Bound {
         }
     }
 
+    /// How many times better than the bound `value` is; below 1 it misses. None where one of both is 0.
+    pub(crate) fn margin(self, value: f64) -> Option<f64> {
+        let margin = match self {
+            Self::AtLeast(wanted) => value / wanted,
+            Self::AtMost(wanted) => wanted / value,
+        };
+        (margin.is_finite() && margin > 0.0).then_some(margin)
+    }
+
     /// Its sign and its number.
     pub(crate) fn parts(self) -> (&'static str, f64) {
         match self {
@@ -132,10 +150,9 @@ impl Bound {
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(value) = self.value() else { return f.write_str("-") };
-        f.write_str(&self.shown(value))?;
-        if let Some([low, high]) = self.interval() {
-            write!(f, " [{low:.*}, {high:.*}]", self.decimals, self.decimals)?;
+        f.write_str(&self.measured())?;
+        if self.value().is_none() {
+            return Ok(());
         }
         let Some(bound) = self.bound else { return Ok(()) };
         let (sign, wanted) = bound.parts();
@@ -238,6 +255,13 @@ mod tests {
         ] {
             assert_eq!((found.to_string().as_str(), found.is_missed()), (shown, shown.contains("MISSED")));
         }
+    }
+
+    #[test]
+    fn a_margin_is_above_1_where_the_bound_is_met() {
+        let margins =
+            [Bound::AtLeast(2.0), Bound::AtMost(2.0), Bound::AtMost(0.0)].map(|bound| bound.margin(4.0));
+        assert_eq!(margins, [Some(2.0), Some(0.5), None]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ enum Errand {
     Guest(Words),
     /// Install the Debian package in an emulated machine, and run its services under systemd; as root
     Systemd(Words),
-    /// Run the benchmarks, in a release build
+    /// Run the benchmarks, in a release build; `bench report` runs all of them and writes a page
     Bench(Words),
     /// Make a Debian package, or an archive with a static program, in target/package
     Package(package::Options),
@@ -116,7 +116,12 @@ fn run(errand: Errand) -> Result<()> {
             tools::require(tools::SYSTEMD)?;
             cargo::systemd(&root, &words.strs())
         }
-        Errand::Bench(words) => cargo::bench(&root, &words.strs()),
+        Errand::Bench(words) => {
+            if words.strs().first() == Some(&"report") {
+                tools::require(tools::BENCH)?;
+            }
+            cargo::bench(&root, &words.strs())
+        }
         Errand::Package(options) => package::make(&root, &options),
     }
 }

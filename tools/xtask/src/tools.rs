@@ -50,6 +50,20 @@ pub(crate) const TESTS: &[Need] = &[
     Need { package: "ceph-common", probe: &["rbd", "--version"] },
 ];
 
+/// For the report of the benchmarks: peers, load generators and what they stand on.
+pub(crate) const BENCH: &[Need] = &[
+    Need { package: "fio", probe: &["fio", "--enghelp=nbd"] },
+    Need { package: "nbdkit", probe: &["nbdkit", "--version"] },
+    Need { package: "qemu-utils", probe: &["qemu-nbd", "--version"] },
+    Need { package: "qemu-system-common", probe: &["qemu-storage-daemon", "--version"] },
+    Need { package: "libnbd-bin", probe: &["nbdfuse", "--version"] },
+    Need { package: "sqlite3", probe: &["sqlite3", "--version"] },
+    Need { package: "valgrind", probe: &["valgrind", "--version"] },
+    Need { package: "python3", probe: &["python3", "--version"] },
+    Need { package: "e2fsprogs", probe: &["/usr/sbin/mke2fs", "-V"] },
+    Need { package: "mount", probe: &["/usr/sbin/losetup", "--version"] },
+];
+
 /// For what an emulated machine boots.
 pub(crate) const KERNEL: &[Need] = &[
     Need { package: "qemu-system-x86", probe: &["qemu-system-x86_64", "--version"] },

@@ -46,9 +46,11 @@ pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> 
     );
     rounds.show(&title, &heads(), all.iter().map(thousands).collect())?;
     let ours = all.iter().filter(|(ours, _)| [GUEST, TWO_QUEUES, SLEEPING].contains(ours));
-    let pairs = ours
-        .flat_map(|ours| all.iter().map(move |peer| (ours, peer)))
-        .filter(|(ours, peer)| ours.0 != peer.0);
+    let pairs =
+        ours.flat_map(|ours| all.iter().map(move |peer| (ours, peer))).filter(|((ours, _), (peer, _))| {
+            ours != peer
+                && (*ours == GUEST || WANTED.iter().any(|(first, second, _)| (first, second) == (ours, peer)))
+        });
     let ratios = pairs.map(|((ours, our_rates), (peer, rates))| {
         let to_it = |case: usize| ratio(&our_rates[case], &rates[case]).wanted(wanted(ours, peer, case));
         named(&format!("{ours} to {peer}"), (0..CASES.len()).map(to_it))

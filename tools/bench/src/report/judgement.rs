@@ -1,0 +1,218 @@
+//! Every bounded figure of a report: met, missed or not measured; the strongest of those that are met.
+
+use super::outcome::Outcome;
+use super::parts::{SECTIONS, Section};
+use crate::svg::Dot;
+use crate::table::{Bound, Cell, Figure, Table};
+
+/// Claims of a report, each of another section.
+const CLAIMS: usize = 3;
+
+/// A bounded figure that was measured, and where it stands.
+pub(super) struct Judged<'a> {
+    pub(super) section: &'static Section,
+    part: &'static str,
+    /// Row and column.
+    name: String,
+    pub(super) figure: &'a Figure,
+    bound: Bound,
+    value: f64,
+}
+
+/// What a report comes to.
+pub(super) struct Judgement<'a> {
+    pub(super) judged: Vec<Judged<'a>>,
+    /// Parts that failed, and bounded figures without a value: which, and why.
+    pub(super) absent: Vec<(String, String)>,
+}
+
+impl<'a> Judgement<'a> {
+    pub(super) fn of(outcomes: &'a [Outcome]) -> Self {
+        let (mut judged, mut absent) = (Vec::new(), Vec::new());
+        for section in SECTIONS {
+            for part in section.parts {
+                let Some(outcome) = outcomes.iter().find(|outcome| outcome.part == part.name) else {
+                    absent.push((part.name.into(), "it was not run".into()));
+                    continue;
+                };
+                absent.extend(outcome.failure.iter().map(|why| (part.name.into(), why.clone())));
+                for (name, figure) in outcome.tables.iter().flat_map(figures) {
+                    match (figure.bound, figure.value()) {
+                        (None, _) => {}
+                        (Some(bound), Some(value)) => {
+                            judged.push(Judged { section, part: part.name, name, figure, bound, value })
+                        }
+                        (Some(_), None) => absent
+                            .push((format!("{}: {name}", part.name), "no value, here or of the peer".into())),
+                    }
+                }
+            }
+        }
+        Self { judged, absent }
+    }
+
+    /// The furthest first.
+    pub(super) fn missed(&self) -> Vec<&Judged<'a>> {
+        let mut missed: Vec<_> = self.judged.iter().filter(|judged| judged.figure.is_missed()).collect();
+        missed.sort_by(|a, b| a.margin().total_cmp(&b.margin()));
+        missed
+    }
+
+    /// Of each section the ratio that most exceeds its bound at the worse end of its interval; the first of these.
+    pub(super) fn claims(&self) -> Vec<&Judged<'a>> {
+        let sections = SECTIONS.iter().map(|section| section.title);
+        let best = sections.filter_map(|title| {
+            let ratios =
+                self.judged.iter().filter(|judged| judged.section.title == title && judged.figure.is_ratio);
+            ratios.filter(|judged| judged.worst() > 1.0).max_by(|a, b| a.worst().total_cmp(&b.worst()))
+        });
+        let mut best: Vec<_> = best.collect();
+        best.sort_by(|a, b| b.worst().total_cmp(&a.worst()));
+        best.truncate(CLAIMS);
+        best
+    }
+}
+
+impl Judged<'_> {
+    /// How many times better than its bound; 0 where the bound is none of a ratio.
+    fn margin(&self) -> f64 {
+        self.bound.margin(self.value).unwrap_or_default()
+    }
+
+    /// The margin at the worse end of the interval.
+    fn worst(&self) -> f64 {
+        let ends = self.figure.interval().unwrap_or([self.value; 2]);
+        ends.iter().map(|end| self.bound.margin(*end).unwrap_or_default()).fold(f64::MAX, f64::min)
+    }
+
+    /// Part, row and column.
+    pub(super) fn full_name(&self) -> String {
+        format!("{}: {}", self.part, self.name)
+    }
+
+    /// None where there is no ratio to the bound.
+    pub(super) fn dot(&self) -> Option<Dot> {
+        let [low, high] = self.figure.interval().unwrap_or([self.value; 2]);
+        Some(Dot {
+            name: self.full_name(),
+            margin: self.bound.margin(self.value)?,
+            interval: [self.bound.margin(low)?, self.bound.margin(high)?],
+            text: format!("{} ({})", self.shown(), self.wanted()),
+            is_missed: self.figure.is_missed(),
+        })
+    }
+
+    pub(super) fn wanted(&self) -> String {
+        let (sign, wanted) = self.bound.parts();
+        format!("{sign} {wanted}")
+    }
+
+    /// The value with its interval.
+    pub(super) fn shown(&self) -> String {
+        self.figure.measured()
+    }
+
+    /// How far from its bound.
+    pub(super) fn distance(&self) -> String {
+        let (_, wanted) = self.bound.parts();
+        let ends = self.figure.interval().unwrap_or([self.value; 2]);
+        let within =
+            if ends.iter().any(|end| self.bound.allows(*end)) { "; the interval has the bound" } else { "" };
+        if wanted == 0.0 {
+            return self.figure.shown((self.value - wanted).abs());
+        }
+        format!("{:.0} %{within}", 100.0 * (self.value / wanted - 1.0).abs())
+    }
+}
+
+/// Each figure of a table, with its row and its column.
+fn figures(table: &Table) -> impl Iterator<Item = (String, &Figure)> {
+    table.rows.iter().flat_map(move |row| {
+        let label = label(row);
+        row.iter().zip(&table.head).filter_map(move |(cell, column)| {
+            let Cell::Figure(figure) = cell else { return None };
+            let words = [label.as_str(), column.as_str()].into_iter().filter(|word| !word.is_empty());
+            Some((words.collect::<Vec<_>>().join(": "), figure))
+        })
+    })
+}
+
+/// The one or two texts that a row begins with.
+fn label(row: &[Cell]) -> String {
+    let texts = row.iter().map_while(|cell| match cell {
+        Cell::Text(text) => Some(text.as_str()),
+        Cell::Figure(_) => None,
+    });
+    texts.take(2).filter(|text| *text != "-").collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{outcome, table};
+    use super::*;
+    use crate::table::{figure, once, ratio, row};
+
+    fn names(judged: &[&Judged<'_>]) -> Vec<String> {
+        judged.iter().map(|judged| judged.name.clone()).collect()
+    }
+
+    #[test]
+    fn missed_bounds_are_listed_from_the_furthest_on_and_nothing_else_is() {
+        let rows = vec![
+            row!["a", once(9.0, 1).at_least(10.0)],
+            row!["b", once(1.0, 1).at_least(10.0)],
+            row!["c", once(10.0, 1).at_least(10.0)],
+            row!["d", once(5.0, 0).at_most(0.0)],
+            row!["e", once(0.0, 0)],
+            row!["f", "g", once(20.0, 0).unit(" us").at_most(10.0)],
+        ];
+        let outcomes = [outcome("nbd", vec![table("t", rows)])];
+        let judgement = Judgement::of(&outcomes);
+        let missed = judgement.missed();
+        assert_eq!(names(&missed), ["d: y", "b: y", "f, g: z", "a: y"]);
+        let distances: Vec<_> = missed.iter().map(|judged| judged.distance()).collect();
+        assert_eq!(distances, ["5", "90 %", "100 %", "10 %"]);
+        assert_eq!((missed[2].shown(), missed[2].wanted()), ("20 us".into(), "<= 10".into()));
+    }
+
+    #[test]
+    fn a_miss_whose_interval_has_the_bound_says_so() {
+        let rows = vec![row!["a", ratio(&[0.9, 1.1, 0.8], &[1.0; 3]).at_least(1.0)]];
+        let outcomes = [outcome("nbd", vec![table("t", rows)])];
+        let judgement = Judgement::of(&outcomes);
+        assert_eq!(judgement.missed()[0].distance(), "10 %; the interval has the bound");
+        assert_eq!(judgement.missed()[0].shown(), "0.90 [0.80, 1.10]");
+    }
+
+    #[test]
+    fn claims_are_ratios_of_different_sections_that_hold_at_their_worse_end() {
+        let wide = ratio(&[9.0, 9.0, 0.5], &[1.0; 3]).at_least(1.0);
+        let rows = |name: &str, value: f64| vec![row![name, ratio(&[value], &[1.0]).at_least(1.0)]];
+        let mut outcomes = [
+            outcome("nbd", vec![table("t", rows("nbd", 4.0)), table("t", rows("less", 3.0))]),
+            outcome("spill", vec![table("t", rows("spill", 2.0)), table("t", vec![row!["wide", wide]])]),
+            outcome("fuse", vec![table("t", rows("fuse", 5.0))]),
+            outcome("scale", vec![table("t", vec![row!["no ratio", once(99.0, 1).at_least(1.0)]])]),
+            outcome("zram-codec", vec![table("t", rows("missed", 0.9))]),
+        ];
+        assert_eq!(names(&Judgement::of(&outcomes).claims()), ["fuse: y", "nbd: y", "spill: y"]);
+        outcomes[2].tables[0].rows.clear();
+        assert_eq!(names(&Judgement::of(&outcomes).claims()), ["nbd: y", "spill: y"]);
+    }
+
+    #[test]
+    fn what_failed_or_has_no_value_is_absent_and_not_missed() {
+        let rows = vec![row!["a", figure(&[f64::NAN], 1).at_least(10.0)], row!["b", figure(&[], 1)]];
+        let mut failed = outcome("fuse", vec![]);
+        failed.failure = Some("no loop device".into());
+        let outcomes = [outcome("nbd", vec![table("t", rows)]), failed];
+        let judgement = Judgement::of(&outcomes);
+        assert!(judgement.missed().is_empty());
+        let why =
+            |name: &str| judgement.absent.iter().find(|(part, _)| part == name).map(|(_, why)| why.as_str());
+        assert_eq!(why("nbd: a: y"), Some("no value, here or of the peer"));
+        assert_eq!(why("fuse"), Some("no loop device"));
+        assert_eq!(why("tls"), Some("it was not run"));
+        assert_eq!(why("nbd: b: y"), None);
+    }
+}
