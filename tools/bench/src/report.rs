@@ -71,19 +71,23 @@ pub(crate) fn run(words: &[&str], quick: bool) -> Result<()> {
     let (folder, origin) = (Path::new(FOLDER), Origin::here()?);
     let runs =
         Runs { folder: folder.join(options.mode.name()), mode: options.mode, origin, fresh: options.fresh };
-    let parts: Vec<&Part> = SECTIONS.iter().flat_map(|section| section.parts).collect();
-    let wanted: Vec<&Part> =
-        parts.iter().copied().filter(|part| part.name.starts_with(&options.only)).collect();
+    let parts = SECTIONS.iter().flat_map(|section| section.parts);
+    let wanted: Vec<&Part> = parts.filter(|part| part.name.starts_with(&options.only)).collect();
     // Before any part, so that none waits for its build.
     binary()?;
     runs.all(&wanted, |part| runs.execute(part))?;
-    // Also those of an earlier run that was asked for others.
-    let outcomes = parts.iter().filter_map(|part| Outcome::load(&runs.folder, part.name));
-    let outcomes = outcomes.filter(|outcome| outcome.origin == runs.origin).collect();
-    let report = Report { mode: options.mode, origin: runs.origin.clone(), date: origin::date()?, outcomes };
+    let report = recorded(&runs)?;
     save(&report, folder, Path::new("."))?;
     eprintln!("{FOLDER}/index.html");
     if options.check { check(&report) } else { Ok(()) }
+}
+
+/// What is there of the same origin, also from an earlier run that was asked for other parts.
+fn recorded(runs: &Runs) -> Result<Report> {
+    let parts = SECTIONS.iter().flat_map(|section| section.parts);
+    let outcomes = parts.filter_map(|part| Outcome::load(&runs.folder, part.name));
+    let outcomes = outcomes.filter(|outcome| outcome.origin == runs.origin).collect();
+    Ok(Report { mode: runs.mode, origin: runs.origin.clone(), date: origin::date()?, outcomes })
 }
 
 /// Into `folder`; that of a whole run of all parts and of a clean tree also where `root` keeps its documents.
@@ -176,6 +180,23 @@ mod tests {
         check(&report).unwrap();
         report.outcomes[0].failure = Some("broken".into());
         assert!(check(&report).unwrap_err().to_string().ends_with("spill: broken"));
+    }
+
+    /// Recorded parts become a report without a run; those of another commit are no part of it.
+    #[test]
+    fn recorded_parts_of_one_origin_become_a_report() {
+        let scratch = Scratch::new("recorded");
+        let runs = Runs { folder: scratch.0.clone(), mode: Mode::Quick, origin: origin(), fresh: false };
+        let mut other = outcomes();
+        other[0].origin.commit = "of another day".into();
+        other.iter().try_for_each(|outcome| outcome.save(&scratch.0)).unwrap();
+        let report = recorded(&runs).unwrap();
+        assert_eq!(report.outcomes[..], other[1..]);
+        save(&report, &scratch.0, &scratch.0).unwrap();
+        let read = |name: &str| fs::read_to_string(scratch.0.join(name)).unwrap();
+        let (page, document) = (read("index.html"), read("performance.md"));
+        assert!(page.contains("spill-soak missed: y") && !page.contains("spill: spill missed: y"));
+        assert!(document.contains("| spill 1 | it was not run |") && document.contains("A try"));
     }
 
     #[test]

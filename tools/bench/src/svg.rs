@@ -48,6 +48,7 @@ svg text { fill: #1c1c1a; fill: var(--text); font: 11px system-ui, sans-serif; }
 .fill, .mark, .soft, .bad, .grid { fill: none; stroke-width: 1.5; }
 .fill { stroke: #2f6f9f; stroke: var(--fill); }
 .mark { stroke: #b3541e; stroke: var(--mark); }
+circle.fill, circle.bad { fill: #fbfbf9; fill: var(--ground); }
 .soft { stroke: #5c5c56; stroke: var(--soft); }
 .bad { stroke: #a11d1d; stroke: var(--bad); }
 .grid { stroke: #d5d5cf; stroke: var(--line); stroke-width: 1; }
@@ -81,7 +82,7 @@ impl Picture {
 
     /// Within a page that has the colours and the style.
     pub(crate) fn inline(&self) -> String {
-        self.drawn("", "")
+        self.drawn(&format!(" style=\"max-width: {}px\"", WIDTH * self.columns as f64), "")
     }
 
     fn drawn(&self, attributes: &str, head: &str) -> String {
@@ -166,6 +167,8 @@ fn axis(step: f64, end: f64, draw: impl Fn(f64, f64) -> String) -> String {
 
 /// A line across the area, and its value.
 fn mark([x1, y1, x2, y2]: [f64; 4], [x, y]: [f64; 2], anchor: &str, value: f64) -> String {
+    // Steps of a tenth add up to a bit more or less.
+    let value = (value * 1e6).round() / 1e6;
     format!(
         "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"grid\"/>\
          <text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{value}</text>\n"
@@ -224,6 +227,7 @@ pub(crate) fn dots(dots: &[Dot]) -> String {
         at(1.0),
         height - DOT_HEIGHT
     );
+    let _ = writeln!(text, "<text x=\"{TEXT}\" y=\"{}\">times better than the bound</text>", height - 5.0);
     for (dot, index) in dots.iter().zip(0u32..) {
         text += &dot.draw(DOT_HEIGHT * (f64::from(index) + 0.7), at);
     }
