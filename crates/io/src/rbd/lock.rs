@@ -12,14 +12,17 @@ use super::library::{self, Watcher};
 /// Most owners of a lock and clients of an image that are looked at.
 const CLIENTS_MAX: usize = 64;
 
+/// The number and the address of a client that has an image open.
+type Client = (i64, String);
+
 impl OpenImage {
     /// Takes the lock, from a client that is gone or, where that is asked for, from any.
     pub(super) fn lock(&self, options: &RbdOptions) -> Result<(), Error> {
+        let owners = || self.owners().map_err(|errno| about(options, errno, "its lock cannot be read"));
         let watchers =
-            self.watchers().map_err(|errno| about(options, errno, "its clients cannot be listed"))?;
-        for owner in self.owners().map_err(|errno| about(options, errno, "its lock cannot be read"))? {
-            let alive = watchers.iter().find(|(_, address)| *address == owner.to_string_lossy());
-            match alive {
+            || self.watchers().map_err(|errno| about(options, errno, "its clients cannot be listed"));
+        for (owner, client) in owners_with_clients(owners, watchers)? {
+            match client {
                 Some(_) if options.take_over => self.break_lock(options, &owner)?,
                 Some((id, address)) => return Err(held(options, &format!("client.{id} at {address}"))),
                 // Its client is gone: the library takes it.
@@ -69,7 +72,7 @@ impl OpenImage {
     }
 
     /// Numbers and addresses of the clients that have the image open.
-    fn watchers(&self) -> Result<Vec<(i64, String)>, i32> {
+    fn watchers(&self) -> Result<Vec<Client>, i32> {
         let none = Watcher { address: null_mut(), id: 0, cookie: 0 };
         let (mut found, mut count) = ([none; CLIENTS_MAX], CLIENTS_MAX);
         // SAFETY: the image is open, there is room for so many.
@@ -97,6 +100,22 @@ impl OpenImage {
     }
 }
 
+/// The owners of a lock, each with its client unless that is gone.
+///
+/// The order matters. A client watches an image before it locks it, and until it has released the lock. So an owner that is listed first
+/// and does not watch afterwards has died or has released the lock: the library may take it. In the other order, a client that opens and
+/// locks the image between the two lists would be an owner without a client, and its lock would not be broken.
+fn owners_with_clients<E>(
+    owners: impl FnOnce() -> Result<Vec<CString>, E>,
+    watchers: impl FnOnce() -> Result<Vec<Client>, E>,
+) -> Result<Vec<(CString, Option<Client>)>, E> {
+    let owners = owners()?;
+    let watchers = watchers()?;
+    let client =
+        |owner: &CString| watchers.iter().find(|(_, address)| *address == owner.to_string_lossy()).cloned();
+    Ok(owners.into_iter().map(|owner| (owner.clone(), client(&owner))).collect())
+}
+
 fn held(options: &RbdOptions, who: &str) -> Error {
     let words = format!(
         "{}: is locked by {who}: stop it first, or give --take-over, after which it can write no more; one that \
@@ -104,4 +123,40 @@ fn held(options: &RbdOptions, who: &str) -> Error {
         options.name
     );
     Error::new(Kind::Busy, words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::convert::Infallible;
+
+    const ADDRESS: &str = "192.0.2.1:0/7";
+
+    /// What is listed where a client opens and locks the image as soon as one list, of either kind, was made.
+    fn listed_around_an_arrival() -> Vec<(CString, Option<Client>)> {
+        let arrived = Cell::new(false);
+        let owners = || {
+            Ok::<_, Infallible>(
+                arrived.replace(true).then(|| CString::new(ADDRESS).unwrap()).into_iter().collect(),
+            )
+        };
+        let watchers = || Ok(arrived.replace(true).then(|| (7, ADDRESS.to_owned())).into_iter().collect());
+        owners_with_clients(owners, watchers).unwrap()
+    }
+
+    #[test]
+    fn a_client_that_arrives_between_the_lists_is_not_taken_for_gone() {
+        assert_eq!(listed_around_an_arrival(), []);
+    }
+
+    #[test]
+    fn an_owner_has_its_client_unless_that_is_gone() {
+        let gone = CString::new("192.0.2.1:0/8").unwrap();
+        let alive = CString::new(ADDRESS).unwrap();
+        let owners = || Ok::<_, Infallible>(vec![gone.clone(), alive.clone()]);
+        let watchers = || Ok(vec![(9, "192.0.2.1:0/9".to_owned()), (7, ADDRESS.to_owned())]);
+        let found = owners_with_clients(owners, watchers).unwrap();
+        assert_eq!(found, [(gone.clone(), None), (alive.clone(), Some((7, ADDRESS.to_owned())))]);
+    }
 }
