@@ -32,7 +32,7 @@ use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
     AttachOptions, DeviceOption, DoctorOptions, GetOptions, ImageFormat, ImageOptions, LoadOptions,
-    LsOptions, ResizeOptions, SaveOptions, SetOptions, SortColumn, StopOptions, TopOptions, WhyOptions,
+    LsOptions, ResizeOptions, SaveOptions, SetOptions, SortColumn, StopOptions, TopOptions, Via, WhyOptions,
 };
 pub(crate) use servers::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
@@ -50,7 +50,8 @@ Examples:
 
 const ENVIRONMENT: &str = "\
 Environment:
-  SPILLWAY_RUNTIME_DIR   the only folder in which servers are made and looked for, in place of /run/user/UID and /tmp/spillway-UID";
+  SPILLWAY_RUNTIME_DIR   the only folder in which servers are made and looked for, in place of /run/user/UID and /tmp/spillway-UID;
+                         root may name that of another user, such as a service, to find servers there";
 
 /// A userspace block storage engine: compressed RAM disks and disks, served over NBD, without root and without a kernel
 /// module.
@@ -145,7 +146,7 @@ pub(crate) enum Command {
     /// Make a device larger while it is in use
     ///
     /// A RAM disk takes SIZE. A disk, and a cache, take what the file or device below has by then: make that larger first. Programs with
-    /// the device's file see the new size at once, and loop devices over it when this is run as root; NBD clients when they connect
+    /// the device's file see the new size at once, and attached block devices when this is run as root; NBD clients when they connect
     /// again. A file system on it is made larger by its own tools, such as resize2fs or xfs_growfs.
     #[command(after_long_help = RESIZE_EXAMPLES)]
     Resize(ResizeOptions),
@@ -161,11 +162,11 @@ pub(crate) enum Command {
     HandOver(DeviceOption),
     /// Make a block device of a device, as root; with a file system and mounted where that is asked for
     ///
-    /// Sets up a loop device over the file of a server that was started with --mount, by root or by who calls sudo. It holds the device:
-    /// other clients are refused until spillway detach.
+    /// A device of the kernel's NBD client where the kernel has that (modprobe nbd); otherwise a loop device over the file of a server that was
+    /// started with --mount. Servers are those of root and of the user who calls sudo. Other clients are refused until spillway detach.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachOptions),
-    /// Undo spillway attach: unmount, write everything back, and give the loop device up
+    /// Undo spillway attach: unmount, write everything back, and end the block device
     Detach(DeviceOption),
     /// Write a device to an image file
     ///
@@ -238,6 +239,8 @@ mod tests {
             "spillway resize cache0",
             "spillway attach ram0 --mkfs ext4 --force --shared /mnt/data",
             "spillway attach ram0",
+            "spillway attach ram0 --via nbd --timeout 60",
+            "spillway attach ram0 --reconnect",
             "spillway detach ram0",
             "spillway stop ram0",
             "spillway stop ram0 cache0",
@@ -262,6 +265,9 @@ mod tests {
             ("spillway disk", "--origin"),
             ("spillway attach ram0 --mkfs ../x", "such as ext4"),
             ("spillway attach ram0 --force", "--mkfs"),
+            ("spillway attach ram0 --timeout 0", "from 1 to 86400"),
+            ("spillway attach ram0 --reconnect /mnt", "cannot be used with"),
+            ("spillway attach ram0 --via usb", "[possible values: nbd, loop]"),
             ("spillway ls --watch 0", "from 0.1 to 3600"),
             ("spillway top --interval x", "from 0.1 to 3600"),
             ("spillway top --interval 3601", "from 0.1 to 3600"),

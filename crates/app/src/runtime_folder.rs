@@ -3,7 +3,7 @@
 //! One rule, by the user's id alone, so that all shells, services and terminals of a user mean the same: `/run/user/UID/spillway` where
 //! the folder above it is that user's, and `/tmp/spillway-UID`. Servers are made in the first, and looked for in both, because the system
 //! makes and removes `/run/user/UID` as users come and go. For root asked through sudo, those of who asks come after its own. Where
-//! `SPILLWAY_RUNTIME_DIR` is set, `spillway` in it is the only place.
+//! `SPILLWAY_RUNTIME_DIR` is set, `spillway` in it is the only place, and servers there are those of the folder's owner.
 //!
 //! Anybody may create names in `/tmp`, so what is found there is used only if it is a real folder, of that user, and closed to others. A
 //! device `NAME` has `NAME.sock` (NBD) and `NAME.ctl` (control), a server in the background `NAME.log` and `NAME.log.1` by its
@@ -15,7 +15,7 @@ use std::iter::once;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Error, Result, bail, ensure};
 use spillway_export::fuse::CLASS;
 use spillway_io::fuse::User;
 use spillway_io::is_listening;
@@ -52,12 +52,14 @@ impl RuntimeFolder {
         Ok(Self::first(folders(uid).into_iter().chain(caller.into_iter().flat_map(folders))))
     }
 
-    fn only(folder: PathBuf, owner: u32) -> Result<Self> {
-        if folder.is_absolute() && is_folder_of(&folder, owner) {
+    /// Root may name the folder of another user, such as that of a service: it finds that user's servers there, and makes none.
+    fn only(folder: PathBuf, user: u32) -> Result<Self> {
+        let found = fs::metadata(&folder).ok().filter(|found| folder.is_absolute() && found.is_dir());
+        let owner = found.map(|found| found.uid()).filter(|&owner| owner == user || user == 0);
+        if let Some(owner) = owner {
             return Ok(Self { path: folder.join("spillway"), owner, beside: Vec::new() });
         }
-        let text = format!("{OVERRIDE}: not a folder of yours ({folder:?}); name one, or unset it");
-        Err(Failure::usage(text).into())
+        Err(not_yours(&folder))
     }
 
     /// The folders of a user, that for new servers first.
@@ -124,6 +126,9 @@ impl RuntimeFolder {
 
     /// Creates the folder where it is missing and checks that nobody else can reach into it.
     pub(crate) fn create(&self) -> Result<()> {
+        if self.owner != rustix::process::geteuid().as_raw() {
+            return Err(not_yours(&self.path));
+        }
         match DirBuilder::new().mode(0o700).create(&self.path) {
             Err(why) if why.kind() != ErrorKind::AlreadyExists => Err(why)
                 .with_context(|| format!("cannot create the folder {} for sockets", self.path.display())),
@@ -167,6 +172,12 @@ impl RuntimeFolder {
         self.path.join(format!("{device}.ctl"))
     }
 
+    /// The name by which the kernel's NBD client knows a block device that `spillway attach` has made, its backend identifier: the control
+    /// socket, which a server has for each of its devices. The commands know it by themselves, so no server can name another one's.
+    pub(crate) fn backend(&self, device: &str) -> String {
+        self.control_socket(device).to_string_lossy().into_owned()
+    }
+
     /// The log of a server in the background whose first device this is.
     pub(crate) fn log(&self, device: &str) -> PathBuf {
         self.path.join(format!("{device}.log"))
@@ -185,6 +196,11 @@ impl RuntimeFolder {
         devices.sort();
         Ok(devices)
     }
+}
+
+fn not_yours(folder: &Path) -> Error {
+    let text = format!("{OVERRIDE}: not a folder of yours ({folder:?}); name one, or unset it");
+    Failure::usage(text).into()
 }
 
 fn is_folder_of(path: &Path, owner: u32) -> bool {
@@ -287,6 +303,18 @@ mod tests {
             assert!(refused.contains("not a folder of yours"), "{}: {refused}", unusable.display());
         }
         assert!(RuntimeFolder::only(scratch.path().join("file"), uid()).is_err());
+    }
+
+    /// As that of a service, whose devices root attaches.
+    #[test]
+    fn root_finds_servers_in_the_folder_of_another_user_and_makes_none_there() {
+        let scratch = Scratch::new("service");
+        std::os::unix::fs::chown(scratch.path(), Some(65534), Some(65534)).unwrap();
+        let found = RuntimeFolder::only(scratch.path().into(), 0).unwrap();
+        assert_eq!(found.user(), 65534);
+        assert!(found.create().unwrap_err().to_string().contains("not a folder of yours"));
+        assert!(fs::read_dir(scratch.path()).unwrap().next().is_none(), "nothing was made");
+        assert!(RuntimeFolder::only(scratch.path().into(), 65533).is_err());
     }
 
     #[test]

@@ -59,18 +59,16 @@ mod start_text;
 mod starting;
 mod tls;
 
-use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim};
+use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim, expect_room};
 use command::Running;
 use device::Device;
 use devices::Devices;
 use endpoints::{Endpoints, NbdFront};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
+use occupants::expect_detached;
 use shutdown::{Stopping, end};
 use signals::{Asked, OF_KEYS};
-
-/// Devices of a server from which on none is added.
-const DEVICES_MAX: usize = 64;
 
 /// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
 const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
@@ -134,7 +132,7 @@ impl Server {
 
     /// Has a device built that is to be added.
     fn add(&mut self, reply: ReplySender<u32>) {
-        if let Err(error) = self.room_for_device() {
+        if let Err(error) = expect_room(self.devices.all().len() + self.building) {
             return reply.done(Err(error));
         }
         self.building += 1;
@@ -145,14 +143,6 @@ impl Server {
             let _ = to_self.send(Event::Built(built, reply));
             Ok(())
         });
-    }
-
-    fn room_for_device(&self) -> Result<(), Error> {
-        if self.devices.all().len() + self.building < DEVICES_MAX {
-            return Ok(());
-        }
-        let text = format!("a server adds no device to {DEVICES_MAX} that it has: remove one first");
-        Err(Error::new(Kind::NoSpace, text))
     }
 
     /// Takes a device in that was built.
@@ -236,7 +226,7 @@ impl Server {
                     tracing::error!("{}: stopping", error.message());
                     return Ok(self.stop(None, None).and(Err(refused(error)))?);
                 }
-                Event::Stop(reply) => match self.expect_no_command().and_then(|()| self.unmount()) {
+                Event::Stop(reply) => match self.expect_no_command().and_then(|()| self.close_files()) {
                     Ok(()) => return Ok(self.stop(Some(reply), None)?),
                     Err(error) => reply.done(Err(error)),
                 },
@@ -288,9 +278,15 @@ impl Server {
         }
     }
 
-    /// Takes the file of a device away, and the mount with the last one; [`Kind::Busy`] while it is open.
+    /// Unmounts; [`Kind::Busy`] while a device is attached.
+    fn close_files(&mut self) -> Result<(), Error> {
+        self.devices.all().iter().try_for_each(|device| expect_detached(device, &self.builder.folder))?;
+        self.unmount()
+    }
+
+    /// Takes the file of a device away, and the mount with the last one; [`Kind::Busy`] while it is open, or the device is attached.
     fn close_file(&mut self, name: &str) -> Result<(), Error> {
-        self.devices.find(name)?;
+        expect_detached(&*self.devices.find(name)?, &self.builder.folder)?;
         match &self.mounting {
             Some(mounting) if self.devices.all().len() > 1 => mounting.remove(name),
             _ => self.unmount(),

@@ -7,6 +7,7 @@
 //! | [`rbd`] | [`open_rbd`](rbd::open_rbd): images of Ceph RBD, and the calls on them |
 //! | `net` | [`Listener`], [`Serving`]: sessions on unix and TCP sockets |
 //! | [`fuse`] | [`Mount`](fuse::Mount), [`MountServing`](fuse::MountServing): exchanges on a FUSE mount |
+//! | [`nbd_device`] | [`NbdDevice`](nbd_device::NbdDevice): block devices of the kernel's NBD client |
 //! | [`vhost`] | [`serve_vhost`](vhost::serve_vhost): conversations with virtual machine monitors, and queues in memory that these share |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
 //! | [`processes`], `child` | looks at other processes, of which none is waited for; [`end_with_us`], [`Before`]: programs that it starts |
@@ -17,6 +18,7 @@
 pub mod file;
 pub mod fuse;
 pub mod mutant;
+pub mod nbd_device;
 pub mod patient;
 pub mod processes;
 pub mod rbd;

@@ -24,6 +24,14 @@ copy_in() { nbdcopy "$@" || failed "nbdcopy $*"; }
 compare() {
     nbdcopy "$1" - | cmp --bytes="$(stat --format=%s "$2")" - "$2" || failed "$1 does not hold $2"
 }
+# CODE WORDS COMMAND...: whether a command is refused so.
+refused() {
+    local code=$1 words=$2 said=0
+    shift 2
+    "$@" > /said 2>&1 || said=$?
+    [ $said = "$code" ] || failed "$* ended with $said, not $code: $(cat /said)"
+    grep -q -- "$words" /said || failed "$* was refused otherwise: $(cat /said)"
+}
 override() { # UNIT, lines of its section Service
     mkdir -p "/etc/systemd/system/$1.d"
     printf '[Service]\n%s\n' "$2" > "/etc/systemd/system/$1.d/check.conf"
@@ -136,6 +144,95 @@ activates() {
     passed "socket activation"
 }
 
+# The server of a service, found by root.
+of_service() { SPILLWAY_RUNTIME_DIR=/run/$1 spillway "${@:2}"; }
+holds() { cmp "$1" "$2" || failed "$2 does not hold $1"; }
+forget() { sync; echo 3 > /proc/sys/vm/drop_caches; }
+
+# A RAM disk by the kernel's NBD client: a file system, over a restart of the server while it is written to, and a resize.
+attaches() {
+    local device
+    echo 'ARGUMENTS=--size 64M --spill /var/lib/spillway/held.spill --keep' > /etc/spillway/ram/held.conf
+    systemctl start spillway-ram@held || failed "starting a RAM disk"
+    device=$(of_service spillway-ram-held attach held --mkfs ext4 /mnt) || failed "attaching"
+    case $device in /dev/nbd*) ;; *) failed "it is attached as $device" ;; esac
+    [ "$(stat --file-system --format=%T /mnt)" = ext2/ext3 ] || failed "nothing is mounted"
+    grep -q " /mnt ext4 .*nosuid,nodev" /proc/mounts || failed "root trusts the file system of another user"
+    cp /image /mnt/one || failed "writing"
+    forget
+    holds /image /mnt/one
+    refused 4 "attached as $device" of_service spillway-ram-held attach held
+    refused 4 "$device, mounted at /mnt (spillway detach held)" of_service spillway-ram-held stop held
+    refused 4 "$device is not reconnected while held has a client" of_service spillway-ram-held attach held --reconnect
+    nbdinfo "$(uri spillway-ram-held held)" && failed "another client got in"
+    (cp /other /mnt/two && sync /mnt/two) &
+    local writer=$!
+    systemctl restart spillway-ram@held || failed "restarting a RAM disk"
+    [ "$(of_service spillway-ram-held attach held --reconnect)" = "$device" ] || failed "reconnecting"
+    wait $writer || failed "writing over a restart"
+    forget
+    holds /image /mnt/one
+    holds /other /mnt/two
+    nbdinfo "$(uri spillway-ram-held held)" && failed "another client got in after the restart"
+    of_service spillway-ram-held resize held 128M || failed "resizing"
+    [ "$(blockdev --getsize64 "$device")" = $((128 << 20)) ] || failed "the size is $(blockdev --getsize64 "$device")"
+    resize2fs "$device" || failed "resize2fs"
+    for copy in 3 4 5; do cp /image /mnt/$copy || failed "there is no room for $copy"; done
+    forget
+    holds /image /mnt/5
+    exec 3< /mnt/one
+    refused 4 "/mnt cannot be unmounted" of_service spillway-ram-held detach held
+    exec 3<&-
+    of_service spillway-ram-held detach held || failed "detaching"
+    [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
+    refused 3 "not attached" of_service spillway-ram-held detach held
+    device=$(of_service spillway-ram-held attach held) || failed "attaching again"
+    e2fsck -f -n "$device" || failed "e2fsck"
+    exec 3< "$device"
+    refused 4 "bash (pid" of_service spillway-ram-held detach held
+    exec 3<&-
+    of_service spillway-ram-held detach held || failed "detaching again"
+    systemctl stop spillway-ram@held
+    passed "kernel NBD device over a restart and a resize"
+}
+
+# A disk whose server is killed, and one whose server is gone for good.
+outlives() {
+    local device pid
+    truncate --size=64M /var/lib/spillway/plain.raw
+    chown spillway:spillway /var/lib/spillway/plain.raw
+    printf '[[device]]\nname = "plain"\norigin = { kind = "file", path = "/var/lib/spillway/plain.raw" }\n' > /etc/spillway/plain.toml
+    # Root finds the device by the folder, also once its server is gone.
+    override spillway@plain.service "RuntimeDirectoryPreserve=yes"
+    systemctl start spillway@plain || failed "starting a disk"
+    device=$(of_service spillway-plain attach plain --via nbd --mkfs ext4 /mnt) || failed "attaching a disk"
+    cp /image /mnt/one || failed "writing"
+    pid=$(systemctl show --value --property MainPID spillway@plain)
+    (cp /other /mnt/two && sync /mnt/two) &
+    local writer=$!
+    kill -KILL "$pid"
+    until_holds 'systemctl is-active --quiet spillway@plain && [ "$(systemctl show --value --property MainPID spillway@plain)" != '"$pid"' ]'
+    of_service spillway-plain attach plain --reconnect --timeout 3 || failed "reconnecting after a kill"
+    wait $writer || failed "writing over a kill"
+    forget
+    holds /image /mnt/one
+    holds /other /mnt/two
+    umount /mnt
+    systemctl stop spillway@plain
+    refused 1 "may be lost" of_service spillway-plain detach plain
+    [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
+    refused 3 "no server has a device" of_service spillway-plain detach plain
+    # It has lost what the kernel believes to be there.
+    systemctl start spillway-ram@scratch
+    device=$(of_service spillway-ram-scratch attach scratch --timeout 3) || failed "attaching"
+    dd if=/image of="$device" bs=1M oflag=direct || failed "writing"
+    systemctl restart spillway-ram@scratch
+    refused 1 "holds nothing" of_service spillway-ram-scratch attach scratch --reconnect
+    of_service spillway-ram-scratch detach scratch
+    systemctl stop spillway-ram@scratch
+    passed "kernel NBD device over a kill, and without its server"
+}
+
 # Written, and neither flushed nor stopped: the reboot does that.
 before_reboot() {
     systemctl enable --quiet spillway@disks spillway-ram@kept || failed "enabling"
@@ -164,5 +261,7 @@ else
     watched
     keeps
     activates
+    attaches
+    outlives
     before_reboot
 fi

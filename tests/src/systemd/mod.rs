@@ -18,13 +18,15 @@ pub const RECIPE: Recipe = Recipe {
 };
 
 /// What the guest says it has passed, before its reboot and after.
-const BEFORE: [&str; 7] = [
+const BEFORE: [&str; 9] = [
     "installation",
     "RAM disk",
     "stop that drains for longer than its time",
     "watchdog",
     "restart that keeps the content",
     "socket activation",
+    "kernel NBD device over a restart and a resize",
+    "kernel NBD device over a kill, and without its server",
     "writes before the reboot",
 ];
 const AFTER: [&str; 1] = ["content after the reboot"];

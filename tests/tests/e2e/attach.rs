@@ -1,4 +1,5 @@
-//! `spillway attach` and `detach`: a device as a block device with a file system. As root.
+//! `spillway attach` and `detach`: a device as a block device with a file system, here a loop device. As root. What the kernel's NBD client does
+//! is checked where the kernel has it: `cargo xtask systemd`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -27,7 +28,7 @@ impl Drop for Attached<'_> {
 }
 
 fn attach(server: &Server, arguments: &[&str]) -> PathBuf {
-    let said = server.spillway(&[&["attach", "ram0"], arguments].concat()).well();
+    let said = server.spillway(&[&["attach", "ram0", "--via", "loop"], arguments].concat()).well();
     said.out.trim().into()
 }
 
@@ -39,7 +40,7 @@ fn a_device_is_attached_with_a_file_system_and_detached() {
     let device = attach(&server, &["--mkfs", "ext4", text(place.path())]);
     assert!(device.starts_with("/dev/"), "{device:?}");
     fs::write(place.join("file"), "kept").expect("a file system");
-    server.spillway(&["attach", "ram0"]).refused(BUSY, text(&device));
+    server.spillway(&["attach", "ram0", "--via", "loop"]).refused(BUSY, text(&device));
     server.spillway(&["stop", "ram0"]).refused(BUSY, text(&device));
     let mounted = format!("{}, mounted at {} (spillway detach", text(&device), text(place.path()));
     server.spillway(&["stop", "ram0"]).refused(BUSY, &mounted);
@@ -54,7 +55,7 @@ fn a_device_is_attached_with_a_file_system_and_detached() {
     });
     assert!(!place.join("file").exists(), "still mounted");
     tool::run("nbdinfo", &[server.uri()]).well();
-    server.spillway(&["attach", "ram0", "--mkfs", "xfs"]).refused(FAILED, "holds ext4");
+    server.spillway(&["attach", "ram0", "--via", "loop", "--mkfs", "xfs"]).refused(FAILED, "holds ext4");
     attach(&server, &[text(place.path())]);
     assert_eq!(fs::read_to_string(place.join("file")).expect("the same file system"), "kept");
     server.spillway(&["detach", "ram0"]).well();
@@ -83,7 +84,9 @@ fn a_mount_needs_its_folder_before_a_file_system_is_made() {
     let _attached = Attached(&server);
     let place = Scratch::new();
     let missing = place.join("missing");
-    server.spillway(&["attach", "ram0", "--mkfs", "ext4", text(&missing)]).refused(USAGE, "no folder");
+    server
+        .spillway(&["attach", "ram0", "--via", "loop", "--mkfs", "ext4", text(&missing)])
+        .refused(USAGE, "no folder");
     attach(&server, &["--mkfs", "ext4", text(place.path())]);
     server.spillway(&["detach", "ram0"]).well();
 }
@@ -93,7 +96,7 @@ fn a_device_with_clients_is_attached_only_to_be_shared() {
     let server = Launch::ram("16M").mounted().start();
     let _attached = Attached(&server);
     let mut client = server.client();
-    server.spillway(&["attach", "ram0"]).refused(BUSY, "--shared");
+    server.spillway(&["attach", "ram0", "--via", "loop"]).refused(BUSY, "--shared");
     let device = attach(&server, &["--shared"]);
     client.write(0, &[7; 4096]).expect("it stays connected");
     assert!(fs::read(&device).expect("a block device")[..4096] == [7; 4096]);
@@ -113,7 +116,9 @@ fn a_file_that_is_not_the_servers_is_not_attached() {
     fs::write(&file, vec![0; 64 << 20]).expect("a plain file");
     // The one client that a device can be given to.
     let _client = server.client();
-    server.spillway(&["attach", "ram0", "--mkfs", "ext4"]).refused(FAILED, "is not the file of a server");
+    server
+        .spillway(&["attach", "ram0", "--via", "loop", "--mkfs", "ext4"])
+        .refused(FAILED, "is not the file of a server");
     assert!(fs::read(&file).expect("it is there") == vec![0; 64 << 20], "it was written to");
 }
 
@@ -124,15 +129,31 @@ fn no_file_system_is_made_where_nothing_can_be_read() {
                   layers = [{ kind = \"fault\", op = \"read\", nth = 1, mode = \"sticky\" }, { kind = \"trace\" }]\n";
     let server = Launch::serve(Arc::default(), config).mounted().start();
     let _attached = Attached(&server);
-    server.spillway(&["attach", "ram0", "--mkfs", "ext4"]).refused(FAILED, "cannot be read");
+    server.spillway(&["attach", "ram0", "--via", "loop", "--mkfs", "ext4"]).refused(FAILED, "cannot be read");
     assert_eq!(server.spillway(&["get", "ram0", "trace.writes"]).well().out.trim(), "0");
 }
 
 #[test]
 fn what_is_no_file_is_not_attached() {
     let server = Launch::ram("16M").start();
+    server.spillway(&["attach", "ram0", "--via", "loop"]).refused(FAILED, "--mount DIR");
+    server.spillway(&["attach", "other", "--via", "loop"]).refused(MISSING, "no server has a device");
+}
+
+/// The kernel connects to nothing else.
+#[test]
+fn a_device_without_a_unix_socket_is_not_attached_by_nbd() {
+    let folder = Arc::new(Scratch::new());
+    let control = folder.join("spillway/ram0.ctl");
+    let server = Launch::new(&["ram", "--size", "16M", "--listen", "127.0.0.1:0"], folder, control).start();
+    for words in [&["--via", "nbd"][..], &[]] {
+        let said = server.spillway(&[&["attach", "ram0"], words].concat());
+        said.refused(FAILED, "a unix socket without TLS");
+    }
     server.spillway(&["attach", "ram0"]).refused(FAILED, "--mount DIR");
-    server.spillway(&["attach", "other"]).refused(MISSING, "no server has a device");
+    server.spillway(&["attach", "ram0", "--reconnect"]).refused(MISSING, "spillway attach ram0");
+    server.spillway(&["detach", "ram0"]).refused(MISSING, "not attached");
+    server.spillway(&["detach", "other"]).refused(MISSING, "no server has a device");
 }
 
 /// Its page cache would keep it for a day.

@@ -48,7 +48,7 @@ fn clients_are_named_by_their_programs() {
     let other = Program::connected(&server, &server.uri(), 2);
     let both = format!("2 clients are connected ({}, {});", one.named("qemu-io"), other.named("qemu-io"));
     server.spillway(&["reset", "ram0"]).refused(BUSY, &both);
-    server.spillway(&["attach", "ram0"]).refused(BUSY, &other.named("qemu-io"));
+    server.spillway(&["attach", "ram0", "--via", "loop"]).refused(BUSY, &other.named("qemu-io"));
     drop(other);
     until("the first one alone is named", || {
         let said = server.spillway(&["reset", "ram0"]);
@@ -110,7 +110,7 @@ fn a_program_on_an_attached_file_system_is_named() {
     let server = Launch::ram("512M").mounted().start();
     let place = Scratch::new();
     let path = place.path().to_str().expect("paths of tests are text");
-    server.spillway(&["attach", "ram0", "--mkfs", "ext4", path]).well();
+    server.spillway(&["attach", "ram0", "--via", "loop", "--mkfs", "ext4", path]).well();
     let program = Program::start(Command::new("sleep").arg("1000").current_dir(place.path()));
     let refused = server.spillway(&["detach", "ram0"]);
     let stopped = server.spillway(&["stop", "ram0"]);

@@ -57,7 +57,7 @@ end() {
 trap end EXIT
 "$spillway" ram --name ram0 --size 16M --mount "$root/mnt" > "$folder/root.log" 2>&1 & servers=$!
 until test -e "$folder/spillway-0/ram0.ctl"; do kill -0 $servers; sleep 0.05; done
-"$spillway" attach ram0 --mkfs ext4 "$root/data" > "$folder/loop"
+"$spillway" attach ram0 --via loop --mkfs ext4 "$root/data" > "$folder/loop"
 loop=$(cat "$folder/loop")
 truncate --size 16M "$root/files/ram0/disk"
 plain=$(losetup --find --show "$root/files/ram0/disk")
@@ -88,7 +88,7 @@ expect() {
 nothing_happens_at() {
     lie rows "$1"
     expect "$2" "$spillway" detach ram0
-    expect "$2" "$spillway" attach ram0
+    expect "$2" "$spillway" attach ram0 --via loop
     "$spillway" resize ram0 32M
     intact "resize with $1"
 }
@@ -151,7 +151,7 @@ fn a_loop_device_over_another_file_is_left_alone() {
         lie rows "$folder/mnt/ram0/disk"
         expect "is not attached" "$spillway" detach ram0
         mkdir "$folder/own"
-        "$spillway" attach ram0 --mkfs ext4 "$folder/own" > "$folder/said"
+        "$spillway" attach ram0 --via loop --mkfs ext4 "$folder/own" > "$folder/said"
         own=$(cat "$folder/said")
         # Another test may get the device as soon as it is free.
         is_own() { test "$(cat "/sys/block/${own#/dev/}/loop/backing_file")" = "$folder/mnt/ram0/disk"; }
@@ -173,7 +173,7 @@ fn a_socket_of_another_user_is_not_believed() {
         r#"
         $user ln -s "$folder/spillway-0/mine.ctl" "$run/ram0.ctl"
         expect "user 0 answers, not user 65534" "$spillway" resize ram0 32M
-        expect "spillway: " "$spillway" attach ram0
+        expect "spillway: " "$spillway" attach ram0 --via loop
         $user rm "$run/ram0.ctl"
         mkdir "$folder/other"
         chown 1234:1234 "$folder/other"
@@ -181,7 +181,7 @@ fn a_socket_of_another_user_is_not_believed() {
         until test -e "$folder/other/ram0.ctl"; do kill -0 $!; sleep 0.02; done
         mv "$folder/other/ram0.ctl" "$run/ram0.ctl"
         expect "user 1234 answers, not user 65534" "$spillway" resize ram0 32M
-        expect "spillway: " "$spillway" attach ram0
+        expect "spillway: " "$spillway" attach ram0 --via loop
         "#,
     );
 }
@@ -229,7 +229,7 @@ while True:
         $user /usr/bin/python3 -c "$swap" "$run/way" "$folder/mnt" "$root/mnt" "$root/files" > "$folder/swap.log" 2>&1 & liars="$liars $!"
         until test -e "$run/way"; do sleep 0.02; done
         for round in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-            "$spillway" attach ram0 --shared > "$folder/said" 2> "$folder/refusal" || true
+            "$spillway" attach ram0 --via loop --shared > "$folder/said" 2> "$folder/refusal" || true
             "$spillway" resize ram0 32M 2> "$folder/refusal" || true
             "$spillway" detach ram0 > "$folder/said" 2> "$folder/refusal" || true
             intact "round $round"
@@ -260,7 +260,7 @@ while True:
         except OSError: pass'
         $user /usr/bin/python3 -c "$look" "$run/found" > "$folder/look.log" 2>&1 & liars="$liars $!"
         kill -STOP $server
-        "$spillway" attach ram0 > "$folder/said" & attach=$!
+        "$spillway" attach ram0 --via loop > "$folder/said" & attach=$!
         mount -t fusectl none /sys/fs/fuse/connections 2> "$folder/refusal" || true
         number=$(grep " $folder/mnt " /proc/self/mountinfo | cut -d ' ' -f 3)
         waiting=/sys/fs/fuse/connections/${number#0:}/waiting

@@ -109,7 +109,7 @@ fn a_file_system_moves_to_another_host() {
         fs::write(file, pattern::random(seed, 0, 3 * MIB)).expect("a file");
     };
     let mut first = cached(&cluster, Arc::default(), &image).mounted().start();
-    first.spillway(&["attach", "d", "--mkfs", "ext4", folder]).well();
+    first.spillway(&["attach", "d", "--via", "loop", "--mkfs", "ext4", folder]).well();
     (0..3).for_each(write);
     let written = || first.value("d", "writes").as_u64().expect("a number");
     thread::scope(|scope| {
@@ -125,7 +125,7 @@ fn a_file_system_moves_to_another_host() {
     first.spillway(&["hand-over", "d"]).well();
     assert!(first.ends().success(), "{}", first.log());
     let mut second = cached(&cluster, Arc::default(), &image).mounted().start();
-    second.spillway(&["attach", "d", folder]).well();
+    second.spillway(&["attach", "d", "--via", "loop", folder]).well();
     fio(&place.join("fio"), "--verify_only=1");
     let moved = files(&place, FILES - 1);
     write(FILES - 1);

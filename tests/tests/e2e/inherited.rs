@@ -25,6 +25,6 @@ fn commands_wait_for_other_programs_though_their_starter_ignores_its_children() 
         command.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(binary::path()).args(arguments);
         tool::finish(command.env("SPILLWAY_RUNTIME_DIR", server.folder().path())).well()
     };
-    assert!(run(&["attach", "ram0"]).out.contains("/dev/loop"));
+    assert!(run(&["attach", "ram0", "--via", "loop"]).out.contains("/dev/loop"));
     run(&["detach", "ram0"]);
 }

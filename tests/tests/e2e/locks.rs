@@ -142,7 +142,7 @@ fn a_file_below_a_loop_device_is_not_served_for_an_ordinary_user() {
 #[test]
 fn a_loop_device_over_a_mount_that_hangs_holds_no_server_up() {
     let stopped = Launch::ram("16M").mounted().start();
-    let device = stopped.spillway(&["attach", "ram0"]).well().out;
+    let device = stopped.spillway(&["attach", "ram0", "--via", "loop"]).well().out;
     stopped.signal(Signal::STOP);
     let folder = Arc::new(Scratch::new());
     let origin = image(&folder, "image");

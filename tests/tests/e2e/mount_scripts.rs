@@ -185,7 +185,7 @@ user="setpriv --reuid=65534 --regid=65534 --clear-groups"
 $user "$spillway" ram --name lent0 --size 16M --mount "$folder/mnt" --background > "$folder/log" 2>&1
 if ls "$folder/mnt" 2> "$folder/refusal"; then echo "root looks into the mount"; exit 1; fi
 export SUDO_UID=65534
-loop=$("$spillway" attach lent0)
+loop=$("$spillway" attach lent0 --via loop)
 if $user cat "$folder/mnt/lent0/disk" 2> "$folder/refusal"; then echo "it is not held"; exit 1; fi
 head -c 1000000 /dev/urandom > "$folder/data"
 dd if="$folder/data" of="$loop" bs=64K conv=fsync,notrunc status=none
@@ -220,7 +220,7 @@ stay='import nbd, sys; client = nbd.NBD(); client.connect_uri(sys.argv[1]); open
 exec 8> "$folder/orders"
 until test -e "$folder/connected"; do kill -0 $!; sleep 0.05; done
 export SUDO_UID=65534
-if "$spillway" attach lent0 2> "$folder/refusal"; then echo "another file is attached"; exit 1; fi
+if "$spillway" attach lent0 --via loop 2> "$folder/refusal"; then echo "another file is attached"; exit 1; fi
 grep -q "is not the file of a server of user 65534" "$folder/refusal"
 exec 8>&-
 wait

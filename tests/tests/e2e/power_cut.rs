@@ -187,7 +187,7 @@ fn load(server: &mut Server, content: &[u8]) {
 }
 
 fn detach(server: &mut Server, content: &[u8]) {
-    let device = server.spillway(&["attach", "d"]).well().out;
+    let device = server.spillway(&["attach", "d", "--via", "loop"]).well().out;
     let bytes = [&[0; MIB], content].concat();
     File::options()
         .write(true)

@@ -35,7 +35,8 @@ pub(super) const ATTACH_EXAMPLES: &str = "\
 Examples:
   spillway ram --size 4G --mount /mnt/spillway --background
   spillway attach ram0 --mkfs ext4 /mnt/data      a file system on the RAM disk
-  spillway attach ram0                            a loop device alone; its name is printed
+  spillway attach ram0                            a block device alone; its name is printed
+  spillway attach ram0 --reconnect                once the server of /dev/nbd0 was started again
   spillway detach ram0";
 
 pub(super) const DOCTOR_EXAMPLES: &str = "\
@@ -259,6 +260,28 @@ pub(crate) struct AttachOptions {
     /// Let other clients use the device at the same time: what they write may destroy the file system
     #[arg(long)]
     pub(crate) shared: bool,
+
+    /// Kind of the block device; the kernel's NBD client where the kernel has one and the device has a unix socket without TLS, a loop
+    /// device otherwise
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) via: Option<Via>,
+
+    /// By NBD: how long requests wait for a server that has ended, from 1 to 86400 seconds; then they fail
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = outage)]
+    pub(crate) timeout: Duration,
+
+    /// Connect the NBD device to a server that was started again with the content that it had
+    #[arg(long, conflicts_with_all = ["mountpoint", "mkfs", "via"])]
+    pub(crate) reconnect: bool,
+}
+
+/// A kind of block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// A device of the kernel's NBD client, from modprobe nbd on
+    Nbd,
+    /// A loop device over the file of a server with --mount
+    Loop,
 }
 
 /// Options of `spillway stop`.
@@ -285,6 +308,14 @@ fn file_system(text: &str) -> Result<String, String> {
     let plain =
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     if plain { Ok(text.to_owned()) } else { Err("give a type as mkfs has it, such as ext4".to_owned()) }
+}
+
+/// How long a server may be gone.
+fn outage(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=86400).contains(seconds));
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| "give whole seconds from 1 to 86400, such as 300".to_owned())
 }
 
 /// A time between two looks.

@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write, stdout};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -21,7 +22,7 @@ const VALUES_BYTES_MAX: usize = 64 << 20;
 const REPLY_BYTES_MAX: usize = 4 << 20;
 
 /// How long a connection may take.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a question waits for a server that does not answer. A change may take longer, but not its answer once that has begun.
 pub(super) const QUESTION_PATIENCE: Duration = Duration::from_secs(30);
@@ -43,15 +44,7 @@ impl Connection {
         let path = folder.control_socket(device);
         let stream = connect_within(&path, CONNECT_PATIENCE)
             .with_context(|| format!("cannot connect to {}", path.display()))?;
-        let peer = socket_peercred(&stream).context("the other side is not known")?;
-        let user = peer.uid.as_raw();
-        ensure!(
-            user == folder.user(),
-            "{}: user {user} answers, not user {}; remove the socket",
-            path.display(),
-            folder.user()
-        );
-        let server = Pid::as_raw(Some(peer.pid)).unsigned_abs();
+        let server = expect_server_of(folder, &stream, &path)?;
         let (stream, received) = (BufReader::new(stream), Vec::new());
         Ok(Self { stream, server, patience: None, deadline: None, received })
     }
@@ -126,6 +119,14 @@ impl Connection {
             deadline.get_or_insert_with(|| Instant::now() + QUESTION_PATIENCE);
         }
     }
+}
+
+/// The process that listens at the other end of a connection to `path`; 0 where it is not seen from here. Refuses any but one of the folder's user.
+pub(super) fn expect_server_of(folder: &RuntimeFolder, stream: &UnixStream, path: &Path) -> Result<u32> {
+    let peer = socket_peercred(stream).context("the other side is not known")?;
+    let (user, wanted) = (peer.uid.as_raw(), folder.user());
+    ensure!(user == wanted, "{}: user {user} answers, not user {wanted}; remove the socket", path.display());
+    Ok(Pid::as_raw(Some(peer.pid)).unsigned_abs())
 }
 
 /// Whether a server is there but silent; one that is just ending says so otherwise.

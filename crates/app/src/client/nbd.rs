@@ -44,13 +44,26 @@ impl Nbd {
             Place::Tcp { host, port } => boxed(TcpStream::connect((host.as_str(), *port))),
         };
         let stream = stream.context("cannot connect to the server")?;
-        let mut client = Self { stream, size: 0, flags: 0, cookie: 0 };
+        let mut client = Self::over(stream);
         client.greet()?;
         if address.tls {
             client = client.protected(address.host(), certificates)?;
         }
         client.choose(&export).context("the device cannot be used")?;
         Ok(client)
+    }
+
+    /// Makes the handshake for who knows simple replies only, to whom the socket is passed on; the size and the flags of the export.
+    pub(super) fn negotiate(socket: &UnixStream, export: &str) -> Result<(u64, u16)> {
+        let mut client = Self::over(Box::new(socket.try_clone()?));
+        client.greet()?;
+        client.go(export)?;
+        ensure!(client.size > 0, "the server does not say how large it is");
+        Ok((client.size, client.flags))
+    }
+
+    fn over(stream: Box<dyn Stream>) -> Self {
+        Self { stream, size: 0, flags: 0, cookie: 0 }
     }
 
     /// Goes on in TLS.
@@ -88,12 +101,16 @@ impl Nbd {
 
     fn choose(&mut self, export: &str) -> Result<()> {
         self.option(opt::STRUCTURED_REPLY, &[])?;
-        let name = [&(export.len() as u32).to_be_bytes(), export.as_bytes()].concat();
+        let name = query_of(export);
         let context = [&(BASE_ALLOCATION.len() as u32).to_be_bytes(), BASE_ALLOCATION.as_bytes()].concat();
         let infos =
             self.option(opt::SET_META_CONTEXT, &[&name[..], &1u32.to_be_bytes(), &context].concat())?;
         ensure!(!infos.is_empty(), "it does not tell holes from data");
-        for told in self.option(opt::GO, &[&name[..], &0u16.to_be_bytes()].concat())? {
+        self.go(export)
+    }
+
+    fn go(&mut self, export: &str) -> Result<()> {
+        for told in self.option(opt::GO, &[&query_of(export)[..], &0u16.to_be_bytes()].concat())? {
             let mut reader = Reader(&told);
             if reader.u16() == Some(info::EXPORT) {
                 let told = reader.u64().zip(reader.u16());
@@ -242,6 +259,11 @@ impl Nbd {
         ensure!(len > 0, "a reply about nothing");
         Ok((len.min(range.len), zero == Some(true)))
     }
+}
+
+/// The name of an export behind its length.
+fn query_of(export: &str) -> Vec<u8> {
+    [&(export.len() as u32).to_be_bytes(), export.as_bytes()].concat()
 }
 
 /// Where in a buffer for `range` lie `len` bytes from `offset` on.

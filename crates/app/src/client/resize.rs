@@ -1,10 +1,9 @@
-//! `spillway resize`: a device becomes larger, and so do the loop devices over its file.
+//! `spillway resize`: a device becomes larger, and so do the block devices that it is attached as.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use spillway_export::control::Operation;
-use spillway_io::fuse::ShownFile;
 
-use super::attach::file_of;
+use super::attach::resize_attached;
 use super::connection::change;
 use crate::cli::ResizeOptions;
 use crate::runtime_folder::RuntimeFolder;
@@ -13,19 +12,5 @@ use crate::runtime_folder::RuntimeFolder;
 pub(crate) fn resize(folder: &RuntimeFolder, options: &ResizeOptions) -> Result<()> {
     let ResizeOptions { device, size } = options;
     change(folder, device, &Operation::Resize { device: device.clone(), size: *size })?;
-    follow(folder, device)
-}
-
-/// Has loop devices over the file of a device take its size.
-fn follow(folder: &RuntimeFolder, name: &str) -> Result<()> {
-    let Ok(file) = file_of(folder, name) else { return Ok(()) };
-    // Where its mount is gone, no loop device follows.
-    let Ok(shown) = ShownFile::at(&file, name, folder.owner()?) else { return Ok(()) };
-    let followed =
-        shown.loop_devices().and_then(|devices| devices.iter().try_for_each(|device| shown.resize(device)));
-    followed.with_context(|| {
-        format!(
-            "{name} is larger, but not the loop device over it, which takes root: sudo spillway resize {name}"
-        )
-    })
+    resize_attached(folder, device)
 }

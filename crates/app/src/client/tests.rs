@@ -239,6 +239,9 @@ fn nothing_that_answers_in_a_folder_open_to_others_is_believed() {
         mkfs: None,
         force: false,
         shared: false,
+        via: None,
+        timeout: std::time::Duration::from_secs(300),
+        reconnect: false,
     };
     let refusals = [
         listing(&folder).map(drop),

@@ -1,4 +1,4 @@
-//! Nodes in `/dev`: whether this process can use the driver behind one, and loop devices for `spillway attach`.
+//! Nodes in `/dev`: whether this process can use the driver behind one, and the block devices of `spillway attach`.
 //!
 //! A node is opened only if its driver is there already: opening would load the driver's module.
 
@@ -47,6 +47,27 @@ pub(super) fn loop_devices(host: &Host) -> Finding {
     Finding::note("loop devices", found.0, format!("Only for spillway attach: {}.", found.1))
 }
 
+/// Whether the kernel has an NBD client. It loads the module by itself; asking for the client would do so.
+pub(super) fn nbd_devices(host: &Host) -> Finding {
+    if host.has("sys/module/nbd") {
+        return Finding::ok("NBD devices", "the kernel's client is there");
+    }
+    let release = host.text("proc/sys/kernel/osrelease").unwrap_or_default();
+    let modules = host.text(&format!("lib/modules/{release}/modules.dep")).unwrap_or_default();
+    let is_nbd = |line: &str| {
+        line.split(':')
+            .next()
+            .and_then(|path| path.rsplit('/').next())
+            .is_some_and(|name| name.starts_with("nbd.ko"))
+    };
+    if modules.lines().any(is_nbd) {
+        return Finding::ok("NBD devices", "the kernel loads its client at the first use");
+    }
+    let remedy = "Only for spillway attach: it makes loop devices, which need --mount and do not outlive their server. Use a kernel with \
+                  the module nbd, as Debian's have it.";
+    Finding::note("NBD devices", "the kernel has no client", remedy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::finding::Status;
@@ -68,5 +89,19 @@ mod tests {
         );
         let (host, _root) = host(&[("proc/self/status", USER), (LOOP, "")]);
         assert_eq!(loop_devices(&host).status, Status::Ok);
+    }
+
+    #[test]
+    fn a_kernel_without_an_nbd_client_is_a_note() {
+        let release = ("proc/sys/kernel/osrelease", "6.12.0-amd64\n");
+        let modules = |text| ("lib/modules/6.12.0-amd64/modules.dep", text);
+        let status = |files: &[(&str, &str)]| nbd_devices(&host(files).0).status;
+        assert_eq!(status(&[("sys/module/nbd/version", "")]), Status::Ok);
+        assert_eq!(
+            status(&[release, modules("kernel/a/b.ko:\nkernel/drivers/block/nbd.ko.xz: kernel/a/b.ko.xz\n")]),
+            Status::Ok
+        );
+        assert_eq!(status(&[release, modules("kernel/fs/nbdfs.ko: kernel/lib/nbd.ko\n")]), Status::Note);
+        assert_eq!(status(&[release]), Status::Note);
     }
 }

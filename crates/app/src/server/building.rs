@@ -144,3 +144,15 @@ fn no_memory(error: Error) -> Error {
         _ => error,
     }
 }
+
+/// Devices of a server from which on none is added.
+const DEVICES_MAX: usize = 64;
+
+/// [`Kind::NoSpace`] where a server that has or builds so many devices adds none.
+pub(crate) fn expect_room(count: usize) -> Result<(), Error> {
+    if count < DEVICES_MAX {
+        return Ok(());
+    }
+    let text = format!("a server adds no device to {DEVICES_MAX} that it has: remove one first");
+    Err(Error::new(Kind::NoSpace, text))
+}

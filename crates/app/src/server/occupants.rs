@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
 use spillway_io::fuse::{loop_devices_below, mounts_below, places_of};
+use spillway_io::nbd_device::NbdDevice;
 use spillway_io::processes::look_at_others;
 use spillway_io::program_of;
 
+use crate::runtime_folder::RuntimeFolder;
 use crate::server::device::Device;
 
 /// Occupants that are named; of further ones the number is said.
@@ -31,7 +33,10 @@ fn of(device: &Device) -> Vec<String> {
     let loops = folder.map(loops_below).unwrap_or_default();
     let mut all: Vec<_> = device.export.peers().into_iter().filter_map(client).collect();
     if all.is_empty() && loops.is_empty() {
-        all.push("a program that has ended: nbd-client gives its connection to the kernel".to_owned());
+        all.push(
+            "a program that has ended: spillway attach and nbd-client give their connections to the kernel"
+                .to_owned(),
+        );
     }
     loops.into_iter().chain(all).collect()
 }
@@ -48,6 +53,18 @@ fn client(peer: Peer) -> Option<String> {
 /// Loop devices over files below `folder`, with where they are mounted.
 pub(crate) fn loops_below(folder: &Path) -> Vec<String> {
     loop_devices_below(folder).iter().map(|device| device_in_words(device)).collect()
+}
+
+/// Refuses a device of a server in `folder` that is attached by the kernel's NBD client, with where it is mounted. A connection that the kernel
+/// has lost keeps no device busy.
+pub(crate) fn expect_detached(device: &Device, folder: &RuntimeFolder) -> Result<(), Error> {
+    let attached = NbdDevice::all_of(&folder.backend(device.name()));
+    if attached.is_empty() || device.export.clients() == 0 {
+        return Ok(());
+    }
+    let name = device.name();
+    let devices: Vec<_> = attached.iter().map(|one| device_in_words(one.path())).collect();
+    Err(Error::new(Kind::Busy, format!("{name} is in use: {} (spillway detach {name})", in_words(&devices))))
 }
 
 fn device_in_words(device: &Path) -> String {

@@ -13,7 +13,7 @@ pub(super) const SKIPPED_LEN_MAX: u64 = 64 << 20;
 /// What the handshake settled, as far as requests are concerned.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// The device as this client sees it. Its size is above 0 and stays as it is while the client is connected.
+    /// The device as this client sees it. Its size is above 0 and grows with the first request beyond it, if the device has grown.
     pub(super) geometry: Geometry,
     pub(super) replies: ReplyStyle,
     /// Whether the context `base:allocation` was selected.

@@ -171,8 +171,22 @@ impl Transmission {
         self.position = if len > 0 { Position::Skip(len, refused) } else { Position::Header };
     }
 
-    fn admit(&self, header: &RequestHeader) -> Result<Ticket, Refusal> {
-        if self.ending.is_wanted() { Err(Refusal::SHUTTING_DOWN) } else { self.rules.admit(header) }
+    fn admit(&mut self, header: &RequestHeader) -> Result<Ticket, Refusal> {
+        if self.ending.is_wanted() {
+            return Err(Refusal::SHUTTING_DOWN);
+        }
+        let admitted = self.rules.admit(header);
+        if admitted.is_ok() || !self.has_grown() {
+            return admitted;
+        }
+        self.rules.admit(header)
+    }
+
+    /// Whether there is room that the client was not told of. The kernel's client uses it once it is told by another way.
+    fn has_grown(&mut self) -> bool {
+        let (told, present) = (self.rules.geometry.size, self.connected.export().geometry().size);
+        self.rules.geometry.size = present.max(told);
+        present > told
     }
 
     fn accept(&mut self, ticket: Ticket, rest: &[u8], out: &mut Output) -> usize {

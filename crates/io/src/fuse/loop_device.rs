@@ -135,7 +135,7 @@ impl LoopDevice {
     }
 
     /// Its device number.
-    pub(crate) fn number(&self) -> io::Result<u64> {
+    pub fn number(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.rdev())
     }
 
@@ -149,7 +149,7 @@ impl LoopDevice {
 }
 
 /// Opens a file or device to write, or to read where it is read-only.
-pub(super) fn open_as_far_as_allowed(path: &Path) -> io::Result<File> {
+pub(crate) fn open_as_far_as_allowed(path: &Path) -> io::Result<File> {
     let open = |writes| OpenOptions::new().read(true).write(writes).open(path);
     match open(true) {
         Err(why) if matches!(why.raw_os_error(), Some(libc::EROFS | libc::EACCES)) => open(false),

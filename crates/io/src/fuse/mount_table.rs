@@ -9,18 +9,28 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, major, minor, open};
+use rustix::fs::{Mode, OFlags, major, makedev, minor, open};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::loop_device::{LoopDevice, loop_devices};
+use super::loop_device::{in_sysfs, loop_devices};
 use crate::processes::look_at_others;
 
 /// Where the file system of the block device at `device` is mounted, for words to people.
 pub fn places_of(device: &Path) -> Vec<PathBuf> {
-    let number = fs::metadata(device).map_or(0, |found| found.rdev());
+    let number = number_of(device).unwrap_or(0);
     let mounts = entries().into_iter().filter(|entry| entry.is_of(number, device));
     mounts.map(|entry| entry.place).collect()
+}
+
+/// The number of a block device; by sysfs where its node is not seen from here, as by a service with devices of its own.
+fn number_of(device: &Path) -> Option<u64> {
+    if let Ok(found) = fs::metadata(device) {
+        return Some(found.rdev());
+    }
+    let text = fs::read_to_string(in_sysfs(device).join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Where something is mounted below `place`, which itself is not among them; asks nothing of the file systems there.
@@ -155,10 +165,8 @@ pub struct MountPoint(Entry);
 
 impl MountPoint {
     /// Where `device` is mounted, the last mount first.
-    pub fn all_of(device: &LoopDevice) -> io::Result<Vec<Self>> {
-        let number = device.number()?;
-        let mounts = entries().into_iter().rev().filter(|entry| entry.is_of(number, device.path()));
-        Ok(mounts.map(Self).collect())
+    pub fn all_of(device: &Path, number: u64) -> Vec<Self> {
+        entries().into_iter().rev().filter(|entry| entry.is_of(number, device)).map(Self).collect()
     }
 
     /// The path.

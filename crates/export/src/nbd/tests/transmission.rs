@@ -18,6 +18,19 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn a_client_uses_room_that_is_new_without_being_told() {
+    each_style(|mut client, device| {
+        let beyond = client.ask(cmd::WRITE_ZEROES, 0, SIZE, 4096);
+        assert_eq!(client.error_of(beyond), errno::ENOSPC);
+        device.change(|geometry| geometry.size = 2 * SIZE);
+        let within = client.ask(cmd::WRITE_ZEROES, 0, SIZE, 4096);
+        assert_eq!(client.error_of(within), 0);
+        let beyond = client.ask(cmd::WRITE_ZEROES, 0, 2 * SIZE - 4096, 8192);
+        assert_eq!(client.error_of(beyond), errno::ENOSPC);
+    });
+}
+
+#[test]
 fn sectors_and_large_payloads_work_alike() {
     each_style(|mut client, _| {
         for len in [512, 1536, 4096, 65_536, 65_536 + 512, 1 << 19] {

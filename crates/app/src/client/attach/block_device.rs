@@ -1,0 +1,185 @@
+//! The block devices that `attach` makes of a device: how they are found, and how they end.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use spillway_export::control::DeviceRow;
+use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, backing_file};
+use spillway_io::nbd_device::NbdDevice;
+
+use super::row::shown_file;
+use crate::exit::{Exit, Failure};
+use crate::runtime_folder::RuntimeFolder;
+use crate::server::occupants;
+
+/// How long the kernel may take to write back and to let go of a block device, and the pause between two looks.
+const QUIET_PATIENCE: Duration = Duration::from_secs(60);
+const QUIET_PAUSE: Duration = Duration::from_millis(20);
+
+/// A block device that shows what a device of a server holds.
+pub(super) enum BlockDevice {
+    /// Over the file that the server shows.
+    Loop(LoopDevice),
+    /// Of the kernel's NBD client.
+    Nbd(NbdDevice),
+}
+
+/// The block devices that a device of a server is attached as. [`spillway_core::Kind::Invalid`] where the server shows a file that is not its own.
+pub(super) fn attached(folder: &RuntimeFolder, row: &DeviceRow) -> Result<Vec<BlockDevice>> {
+    let mut found = of_nbd(folder, &row.name);
+    if let Some(file) = shown_file(row) {
+        let shown = ShownFile::at(&file, &row.name, folder.owner()?)?;
+        found.extend(shown.loop_devices()?.into_iter().map(BlockDevice::Loop));
+    }
+    Ok(found)
+}
+
+/// Those of the kernel's NBD client alone, whether their server is there or not.
+pub(super) fn of_nbd(folder: &RuntimeFolder, name: &str) -> Vec<BlockDevice> {
+    NbdDevice::all_of(&folder.backend(name)).into_iter().map(BlockDevice::Nbd).collect()
+}
+
+impl BlockDevice {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Loop(device) => device.path(),
+            Self::Nbd(device) => device.path(),
+        }
+    }
+
+    /// Where it is mounted, the last mount first.
+    pub(super) fn mounts(&self) -> io::Result<Vec<MountPoint>> {
+        let number = match self {
+            Self::Loop(device) => device.number()?,
+            Self::Nbd(device) => device.number()?,
+        };
+        Ok(MountPoint::all_of(self.path(), number))
+    }
+
+    /// Writes back what the kernel keeps of it, and has the server flush.
+    pub(super) fn flush(&self) -> io::Result<()> {
+        match self {
+            Self::Loop(device) => device.flush(),
+            Self::Nbd(device) => device.flush(),
+        }
+    }
+
+    /// Refuses a device that is swapped to, mounted in another namespace or part of another device; and one that programs have open, if the
+    /// kernel would disconnect it under them.
+    pub(super) fn expect_unused(&self) -> Result<()> {
+        let path = self.path();
+        let busy = |words: &str| Failure::new(Exit::Busy, format!("{} is in use: {words}", path.display()));
+        if is_swap(path) {
+            return Err(busy(&format!("it is swap; swapoff {} first", path.display())).into());
+        }
+        // Of a block device that means: by nobody else who has it alone, as file systems and device-mapper have it (open(2)).
+        let alone = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
+        match open(path, alone, Mode::empty()) {
+            Err(Errno::BUSY) => {
+                let words = "mounted by its partitions or in another namespace, or part of another device; end that first";
+                return Err(busy(words).into());
+            }
+            opened => drop(opened.with_context(|| path.display().to_string())?),
+        }
+        // A loop device waits for them.
+        if let Self::Nbd(_) = self {
+            let users = occupants::below(path);
+            if !users.is_empty() {
+                return Err(busy(&format!("{}; end that first", occupants::in_words(&users))).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is in flight.
+    pub(super) fn quiesce(&self) -> Result<()> {
+        wait_until(self.path(), "has requests in flight", || is_idle(self.path()))
+    }
+
+    /// Ends it, and waits until it has.
+    pub(super) fn give_up(self) -> Result<()> {
+        let path = self.path().to_owned();
+        let about = || format!("{} cannot be detached", path.display());
+        let otherwise = "is in use by another program";
+        match self {
+            Self::Loop(device) => {
+                let file = backing_file(&path);
+                device.give_up().with_context(about)?;
+                wait_until(&path, otherwise, || backing_file(&path) != file)
+            }
+            Self::Nbd(device) => {
+                device.disconnect().with_context(about)?;
+                wait_until(&path, otherwise, || !device.is_there())
+            }
+        }
+    }
+}
+
+/// A block device that is given up again unless it is kept.
+pub(super) struct Unkept(Option<BlockDevice>);
+
+impl Unkept {
+    pub(super) fn new(device: BlockDevice) -> Self {
+        Self(Some(device))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.as_ref().expect("it is kept last").path()
+    }
+
+    /// Keeps it.
+    pub(super) fn into_device(mut self) -> BlockDevice {
+        self.0.take().expect("it is kept once")
+    }
+
+    /// Keeps it; where it is.
+    pub(super) fn keep(self) -> PathBuf {
+        self.into_device().path().to_owned()
+    }
+}
+
+impl Drop for Unkept {
+    fn drop(&mut self) {
+        if let Some(device) = self.0.take() {
+            // Why it is given up is worth more words than that it cannot be.
+            let _ = device.give_up();
+        }
+    }
+}
+
+/// Whether the kernel swaps to a device (proc_swaps(5)).
+fn is_swap(device: &Path) -> bool {
+    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    table
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_whitespace().next())
+        .any(|path| Path::new(path) == device)
+}
+
+/// Nothing is in flight.
+fn is_idle(device: &Path) -> bool {
+    let name = device.file_name().unwrap_or_default();
+    let counts = fs::read_to_string(Path::new("/sys/block").join(name).join("inflight"));
+    counts.is_ok_and(|counts| counts.split_whitespace().all(|count| count == "0"))
+}
+
+fn wait_until(device: &Path, otherwise: &str, holds: impl Fn() -> bool) -> Result<()> {
+    let deadline = Instant::now() + QUIET_PATIENCE;
+    while !holds() {
+        if Instant::now() > deadline {
+            let users = occupants::in_words(&occupants::below(device));
+            let who = if users.is_empty() { users } else { format!(" ({users})") };
+            return Err(Failure::new(Exit::Busy, format!("{} {otherwise}{who}", device.display())).into());
+        }
+        sleep(QUIET_PAUSE);
+    }
+    Ok(())
+}
