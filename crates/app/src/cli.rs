@@ -166,7 +166,7 @@ pub(crate) enum Command {
     /// started with --mount. Servers are those of root and of the user who calls sudo. Other clients are refused until spillway detach.
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachOptions),
-    /// Undo spillway attach: unmount, write everything back, and end the block device
+    /// Undo spillway attach: unmount or swap off, write everything back, and end the block device
     Detach(DeviceOption),
     /// Write a device to an image file
     ///
@@ -241,6 +241,7 @@ mod tests {
             "spillway attach ram0",
             "spillway attach ram0 --via nbd --timeout 60",
             "spillway attach ram0 --reconnect",
+            "spillway attach ram0 --swap --force",
             "spillway detach ram0",
             "spillway stop ram0",
             "spillway stop ram0 cache0",
@@ -267,6 +268,8 @@ mod tests {
             ("spillway attach ram0 --force", "--mkfs"),
             ("spillway attach ram0 --timeout 0", "from 1 to 86400"),
             ("spillway attach ram0 --reconnect /mnt", "cannot be used with"),
+            ("spillway attach ram0 --swap --mkfs ext4", "cannot be used with"),
+            ("spillway attach ram0 --swap /mnt", "cannot be used with"),
             ("spillway attach ram0 --via usb", "[possible values: nbd, loop]"),
             ("spillway ls --watch 0", "from 0.1 to 3600"),
             ("spillway top --interval x", "from 0.1 to 3600"),

@@ -80,6 +80,9 @@ pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder
     system::raise_open_files();
     // Before the first thread, which is that of signals.
     system::become_io_flusher();
+    if plan.server.lock_memory {
+        system::lock_memory()?;
+    }
     let asked = signals::watch(sender.clone(), !command.is_empty())?;
     service::begin();
     let mut server = Server::start(plan, folder, asked, sender, events)?;

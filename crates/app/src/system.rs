@@ -1,5 +1,9 @@
 //! What a server asks of the system for its own process.
 
+use spillway_core::Error;
+
+use crate::exit::{Failure, refused};
+
 /// Each client takes a descriptor: takes as many as the system allows.
 pub(crate) fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -8,6 +12,12 @@ pub(crate) fn raise_open_files() {
     if let Err(why) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!("the limit of open files stays at {:?}: {why}", limit.current);
     }
+}
+
+/// Locks the memory of this process, with what its threads use later. Before a thread is started, as that takes room for its stack.
+pub(crate) fn lock_memory() -> Result<(), Failure> {
+    let named = |error: Error| Error::new(error.kind, format!("lock_memory: {}", error.message()));
+    spillway_io::memory::lock().map_err(|error| refused(named(error)))
 }
 
 /// A file system of this machine may stand on a device here, by a loop device or the kernel's NBD: memory that this server asks for must not

@@ -233,6 +233,40 @@ outlives() {
     passed "kernel NBD device over a kill, and without its server"
 }
 
+# Swap on a RAM disk: a program has more memory than its group may use.
+swaps() {
+    local device pid
+    systemctl start spillway-ram@scratch || failed "starting a RAM disk"
+    refused 1 "start it with --lock-memory" of_service spillway-ram-scratch attach scratch --swap
+    refused 3 "not attached" of_service spillway-ram-scratch detach scratch
+    systemctl stop spillway-ram@scratch
+    mkdir -p /etc/spillway/swap
+    echo 'ARGUMENTS=--size 256M' > /etc/spillway/swap/swap0.conf
+    systemctl start spillway-swap@swap0 || failed "starting swap"
+    # What was opened in a mount namespace that is gone has a path without its begin.
+    device=$(sed -n 's#^[^ ]*/\(nbd[0-9]*\) .*#/dev/\1#p' /proc/swaps)
+    [ -n "$device" ] || failed "there is no swap: $(tr '\n' ';' < /proc/swaps)"
+    pid=$(systemctl show --value --property MainPID spillway-swap@swap0)
+    [ "$(cat "/proc/$pid/oom_score_adj")" = -1000 ] || failed "the kernel may kill the server"
+    refused 4 "spillway detach swap0" of_service spillway-swap-swap0 stop swap0
+    cat > /hog.pl << 'PERL'
+open my $image, "<", "/image" or die; my @copies;
+for (1 .. 6) { seek $image, 0, 0; local $/; push @copies, scalar <$image> }
+open my $swaps, "<", "/proc/swaps" or die; my ($used) = (join "", <$swaps>) =~ m#^\S*/nbd\d+\s+\S+\s+\d+\s+(\d+)#m;
+die "only $used KiB are swapped out" unless $used > 32768;
+for (1 .. 2) { for (@copies) { die "what was swapped out is not what comes back" unless $_ eq $copies[0] } }
+print $copies[5];
+PERL
+    systemd-run --scope --quiet -p MemoryMax=48M -p MemorySwapMax=infinity perl /hog.pl > /hog.out || failed "swapping"
+    holds /image /hog.out
+    grep -q '^VmSwap:.* 0 kB$' "/proc/$pid/status" || failed "the server was swapped out"
+    shows spillway-swap@swap0 ActiveState active
+    systemctl stop spillway-swap@swap0 || failed "stopping swap"
+    shows spillway-swap@swap0 Result success
+    grep -q nbd /proc/swaps && failed "it is still swap"
+    passed "swap"
+}
+
 # Written, and neither flushed nor stopped: the reboot does that.
 before_reboot() {
     systemctl enable --quiet spillway@disks spillway-ram@kept || failed "enabling"
@@ -263,5 +297,6 @@ else
     activates
     attaches
     outlives
+    swaps
     before_reboot
 fi

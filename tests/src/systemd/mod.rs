@@ -18,7 +18,7 @@ pub const RECIPE: Recipe = Recipe {
 };
 
 /// What the guest says it has passed, before its reboot and after.
-const BEFORE: [&str; 9] = [
+const BEFORE: [&str; 10] = [
     "installation",
     "RAM disk",
     "stop that drains for longer than its time",
@@ -27,6 +27,7 @@ const BEFORE: [&str; 9] = [
     "socket activation",
     "kernel NBD device over a restart and a resize",
     "kernel NBD device over a kill, and without its server",
+    "swap",
     "writes before the reboot",
 ];
 const AFTER: [&str; 1] = ["content after the reboot"];

@@ -23,6 +23,7 @@ mod image;
 mod inherited;
 mod kept;
 mod libnbd;
+mod locked_memory;
 mod locks;
 mod log;
 mod log_file;

@@ -17,7 +17,7 @@ fn units_are_sound_and_confine_the_server() {
 /// Panics unless the units in `folder` are sound and confine the server, with `program` in place of the one in `/usr/bin`.
 pub(crate) fn are_sound(folder: &Path, program: &Path) {
     let installed = Scratch::new();
-    for name in ["spillway", "spillway-ram"] {
+    for name in ["spillway", "spillway-ram", "spillway-swap"] {
         let unit = fs::read_to_string(folder.join(format!("{name}@.service"))).expect("a unit");
         assert!(unit.contains("ExecStart=/usr/bin/spillway "), "{unit}");
         // The program lies elsewhere before it is installed.

@@ -250,11 +250,15 @@ pub(crate) struct AttachOptions {
     pub(crate) mountpoint: Option<PathBuf>,
 
     /// Make a file system of this type first, such as ext4 or xfs; refused where there is something that is recognised
-    #[arg(long, value_name = "TYPE", value_parser = file_system)]
+    #[arg(long, value_name = "TYPE", value_parser = file_system, group = "made")]
     pub(crate) mkfs: Option<String>,
 
-    /// With --mkfs: whatever is there
-    #[arg(long, requires = "mkfs")]
+    /// Make swap of it, and swap to it; refused where that may hang this host, and where there is something that is recognised
+    #[arg(long, group = "made", conflicts_with_all = ["mountpoint", "shared"])]
+    pub(crate) swap: bool,
+
+    /// With --mkfs or --swap: whatever is there
+    #[arg(long, requires = "made")]
     pub(crate) force: bool,
 
     /// Let other clients use the device at the same time: what they write may destroy the file system
@@ -271,7 +275,7 @@ pub(crate) struct AttachOptions {
     pub(crate) timeout: Duration,
 
     /// Connect the NBD device to a server that was started again with the content that it had
-    #[arg(long, conflicts_with_all = ["mountpoint", "mkfs", "via"])]
+    #[arg(long, conflicts_with_all = ["mountpoint", "made", "via"])]
     pub(crate) reconnect: bool,
 }
 

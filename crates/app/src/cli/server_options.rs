@@ -56,6 +56,10 @@ options! {
 
     Start memory: Option<u64> = Type::Number(BUDGET_BYTES_MIN, u64::MAX), "Memory that the server may use in all"
         .unit(Unit::Bytes) .preset(Preset::Words("half of the smaller of RAM and cgroup limit")) .option("memory");
+    Start lock_memory: bool = Type::Switch,
+        "Lock the server's memory into RAM, each page from its first use, so that none of it is swapped out. Swap on a device needs it. Takes LimitMEMLOCK=infinity, \
+         or CAP_IPC_LOCK, and Linux 5.18"
+        .preset(Preset::Switch(false)).option("lock-memory");
     Start driver: Driver = Type::Choice(Driver::NAMES), "How system calls are made: auto takes io_uring where the system allows it"
         .preset(Preset::Choice("auto")) .option("driver");
     Start workers: Option<u64> = Type::Number(1, WORKERS_MAX as u64), "Threads that serve clients"

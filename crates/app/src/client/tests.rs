@@ -237,6 +237,7 @@ fn nothing_that_answers_in_a_folder_open_to_others_is_believed() {
         device: "ram0".into(),
         mountpoint: None,
         mkfs: None,
+        swap: false,
         force: false,
         shared: false,
         via: None,

@@ -32,6 +32,7 @@ pub(super) fn sized(limit: Option<Limit>) -> String {
 /// Capabilities by their numbers in `linux/capability.h`.
 pub(super) const CAP_SYS_ADMIN: u32 = 21;
 pub(super) const CAP_SYS_RESOURCE: u32 = 24;
+pub(super) const CAP_IPC_LOCK: u32 = 14;
 
 impl Host {
     /// The host whose file systems are mounted below `root`.

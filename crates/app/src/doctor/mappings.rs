@@ -4,11 +4,14 @@ use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use spillway_core::size::human;
 
 use super::finding::Finding;
-use super::host::{CAP_SYS_RESOURCE, Host, sized};
+use super::host::{CAP_IPC_LOCK, CAP_SYS_RESOURCE, Host, sized};
 use super::kernel::RINGS_UNLOCKED;
 
 /// Bytes of a ring, which the kernel counts as locked memory before [`RINGS_UNLOCKED`].
 const RING_BYTES: u64 = 256 << 10;
+
+/// From which version on the kernel takes locked pages back.
+const LOCKED_TAKEN_BACK: (u32, u32) = (5, 18);
 
 /// Whether the rings of so many threads may be locked, where the kernel counts them.
 pub(super) fn locked_memory(host: &Host, threads: usize) -> Finding {
@@ -24,6 +27,26 @@ pub(super) fn locked_memory(host: &Host, threads: usize) -> Finding {
     );
     let short = limit.is_some_and(|limit| limit.soft < wanted);
     Finding::new("locked memory", found, short.then_some(remedy))
+}
+
+/// Whether a server may lock all that it maps.
+pub(super) fn locking(host: &Host) -> Finding {
+    let limit = host.limit("Max locked memory");
+    let may =
+        host.has_capability("CapEff", CAP_IPC_LOCK) || limit.is_some_and(|limit| limit.hard == u64::MAX);
+    let remedy = if !host.is_since(LOCKED_TAKEN_BACK) {
+        Some("Only for --lock-memory, which swap on a device needs: Linux 5.18 or later.")
+    } else {
+        let limited = "Only for --lock-memory, which swap on a device needs: no limit (systemd LimitMEMLOCK=infinity, ulimit -l unlimited, docker \
+                       --ulimit memlock=-1), or CAP_IPC_LOCK.";
+        (!may).then_some(limited)
+    };
+    let found = if may { "all of a server's" } else { "a part of a server's" };
+    Finding::new(
+        "lock memory",
+        format!("{found}; at most {} (ulimit -l)", sized(limit)),
+        remedy.map(str::to_owned),
+    )
 }
 
 /// Whether address space costs nothing.
@@ -118,6 +141,26 @@ mod tests {
             assert_eq!(finding.status, status, "{finding:?}");
             assert!(finding.found.contains("64K"), "{finding:?}");
         }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_locked_is_a_note() {
+        let found = |release, limit, capabilities| {
+            let limits =
+                format!("Max locked memory         8388608                {limit}            bytes     \n");
+            let status = format!("CapEff:\t{capabilities}\n");
+            let files = [
+                ("proc/sys/kernel/osrelease", release),
+                ("proc/self/limits", &*limits),
+                ("proc/self/status", &*status),
+            ];
+            locking(&host(&files).0)
+        };
+        assert_eq!(found("6.1.0", "unlimited", "0000000000000000").status, Status::Ok);
+        assert_eq!(found("6.1.0", "8388608", "0000000000004000").status, Status::Ok);
+        let limited = found("6.1.0", "8388608", "0000000000000000");
+        assert!(limited.remedy.expect("a note").contains("LimitMEMLOCK=infinity"));
+        assert!(found("5.17.0", "unlimited", "0000000000000000").remedy.expect("a note").contains("5.18"));
     }
 
     #[test]

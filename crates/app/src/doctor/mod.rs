@@ -99,13 +99,14 @@ fn of_server(host: &Host) -> Vec<Finding> {
 }
 
 /// What single options and commands need.
-fn of_options(host: &Host) -> [Finding; 9] {
+fn of_options(host: &Host) -> [Finding; 10] {
     let programs = Programs::of_path();
     [
         mappings::shared_memory(host),
         fuse::fuse(host, &programs),
         fuse_conf::fuse_conf(host),
         mappings::reclaim(host),
+        mappings::locking(host),
         nodes::nbd_devices(host),
         nodes::loop_devices(host),
         programs::qemu_img(&programs),

@@ -5,14 +5,59 @@
 //! keep them after a release of less.)
 
 use std::ffi::c_void;
+use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use spillway_core::sync::{AtomicU64, Words};
-use spillway_core::{Kind, Region, Regions};
+use rustix::mm::{Advice, MapFlags, MlockAllFlags, ProtFlags, madvise, mlockall, mmap_anonymous, munmap};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, Words};
+use spillway_core::{Error, Kind, Region, Regions};
 
 const PAGE: usize = 4096;
+
+/// Whether the memory of this process is locked.
+static LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// Locks the memory of this process into RAM: what it has mapped, what it maps later, each page from its first touch on. A limit of
+/// locked memory (RLIMIT_MEMLOCK) counts what is mapped, which is more than is ever used: [`Kind::Denied`] unless there is none, or the
+/// process has CAP_IPC_LOCK. [`Kind::NotSupported`] before Linux 5.18, which takes no locked page back.
+pub fn lock() -> Result<(), Error> {
+    expect_no_limit()?;
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    mlockall(all).map_err(|why| {
+        Error::new(Kind::of_errno(why.raw_os_error()), format!("the memory cannot be locked: {why}"))
+    })?;
+    LOCKED.store(true, Ordering::Relaxed);
+    let page = Mapping::new(PAGE).map_err(|kind| Error::new(kind, "there is no memory for a page"))?;
+    if page.give_back(0, PAGE).is_err() {
+        let words = "locked memory is not taken back by this kernel; Linux 5.18 or later is needed";
+        return Err(Error::new(Kind::NotSupported, words));
+    }
+    Ok(())
+}
+
+fn expect_no_limit() -> Result<(), Error> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Memlock);
+    let may = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    // Up to its hard limit a process may raise its own.
+    let raise = || setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum }).is_ok();
+    match maximum {
+        None if current.is_none() || raise() => Ok(()),
+        _ if may => Ok(()),
+        limit => {
+            let limit = limit.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
+            Err(Error::new(
+                Kind::Denied,
+                format!(
+                    "the memory cannot be locked: the limit of locked memory (RLIMIT_MEMLOCK) is {limit}; a server maps more than it uses, so \
+                     allow it all: systemd LimitMEMLOCK=infinity, ulimit -l unlimited, docker --ulimit memlock=-1, or CAP_IPC_LOCK"
+                ),
+            ))
+        }
+    }
+}
 
 /// Blocks from this length on, in bytes, come from the system by themselves and go back when freed.
 #[cfg(target_env = "gnu")]
@@ -80,6 +125,17 @@ impl Mapping {
         Ok(Self { base: NonNull::new(base.cast()).ok_or(Kind::OutOfMemory)?, len })
     }
 
+    /// Gives whole pages back to the kernel, of which nobody holds a reference into.
+    fn give_back(&self, offset: usize, len: usize) -> io::Result<()> {
+        let locked = LOCKED.load(Ordering::Relaxed);
+        let advice = if locked { libc::MADV_DONTNEED_LOCKED } else { libc::MADV_DONTNEED };
+        // SAFETY: the range lies in this mapping, and the caller holds no reference into it.
+        match unsafe { libc::madvise(self.at(offset), len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     fn at(&self, offset: usize) -> *mut c_void {
         self.base.as_ptr().wrapping_add(offset).cast()
     }
@@ -110,8 +166,7 @@ impl Region for Mapping {
         if len == 0 {
             return;
         }
-        // SAFETY: the range lies in this mapping, and the caller holds no reference into it.
-        let result = unsafe { madvise(self.at(offset), len, Advice::LinuxDontNeed) };
+        let result = self.give_back(offset, len);
         assert!(result.is_ok(), "the kernel refused to take back {offset}+{len}: {result:?}");
     }
 }

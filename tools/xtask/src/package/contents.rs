@@ -73,6 +73,7 @@ const CONTENTS: &[Entry] = &[
 
     both(File("tools/packaging/spillway@.service"), "lib/systemd/system/spillway@.service"),
     both(File("tools/packaging/spillway-ram@.service"), "lib/systemd/system/spillway-ram@.service"),
+    both(File("tools/packaging/spillway-swap@.service"), "lib/systemd/system/spillway-swap@.service"),
     both(File("tools/packaging/spillway.sysusers"), "lib/sysusers.d/spillway.conf"),
 
     both(File("README.md"), "share/doc/spillway/README.md"),

@@ -71,14 +71,19 @@ impl BlockDevice {
         }
     }
 
-    /// Refuses a device that is swapped to, mounted in another namespace or part of another device; and one that programs have open, if the
+    /// Whether the kernel swaps to it (proc_swaps(5)). Of its path there only the end is certain: where a command of a service has swapped to
+    /// it, the rest was of a mount namespace that is gone.
+    pub(super) fn is_swap(&self) -> bool {
+        let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        let mut paths = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+        paths.any(|path| Path::new(path).file_name() == self.path().file_name())
+    }
+
+    /// Refuses a device that is mounted in another namespace or part of another device; and one that programs have open, if the
     /// kernel would disconnect it under them.
     pub(super) fn expect_unused(&self) -> Result<()> {
         let path = self.path();
         let busy = |words: &str| Failure::new(Exit::Busy, format!("{} is in use: {words}", path.display()));
-        if is_swap(path) {
-            return Err(busy(&format!("it is swap; swapoff {} first", path.display())).into());
-        }
         // Of a block device that means: by nobody else who has it alone, as file systems and device-mapper have it (open(2)).
         let alone = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
         match open(path, alone, Mode::empty()) {
@@ -152,16 +157,6 @@ impl Drop for Unkept {
             let _ = device.give_up();
         }
     }
-}
-
-/// Whether the kernel swaps to a device (proc_swaps(5)).
-fn is_swap(device: &Path) -> bool {
-    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    table
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split_whitespace().next())
-        .any(|path| Path::new(path) == device)
 }
 
 /// Nothing is in flight.

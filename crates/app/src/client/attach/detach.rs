@@ -46,6 +46,9 @@ pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
 
 /// Ends a block device; how its flush went.
 fn end(device: BlockDevice) -> Result<std::io::Result<()>> {
+    if device.is_swap() {
+        run(Command::new("swapoff").arg(device.path()))?;
+    }
     for mount in device.mounts()? {
         mount.unmount().map_err(|error| in_use(mount.place(), &error))?;
     }

@@ -30,7 +30,7 @@ pub(super) fn make_file_system(kind: &str, device: &Path, force: bool) -> Result
     run(Command::new(format!("mkfs.{kind}")).args(insist).arg(device)).map(drop)
 }
 
-fn expect_blank(device: &Path) -> Result<()> {
+pub(super) fn expect_blank(device: &Path) -> Result<()> {
     // To blkid, what cannot be read is blank.
     expect_readable(device).with_context(|| format!("{} cannot be read", device.display()))?;
     let mut command = Command::new("blkid");
@@ -42,7 +42,7 @@ fn expect_blank(device: &Path) -> Result<()> {
     anyhow::ensure!(words.is_empty(), "blkid: {}", words.trim());
     anyhow::ensure!(
         probe.status.code() == Some(NOTHING_FOUND),
-        "the device holds {what}: --force makes a file system over it"
+        "the device holds {what}: --force overwrites it"
     );
     Ok(())
 }

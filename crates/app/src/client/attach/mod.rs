@@ -10,7 +10,7 @@
 //! | `row` | a device as its server lists it |
 //! | `link` | a connection for the kernel |
 //! | `file_system` | what is made on a block device |
-//! | `reconnect`, `detach` | `spillway attach --reconnect`, `spillway detach` |
+//! | `reconnect`, `swap`, `detach` | `spillway attach --reconnect`, `attach --swap`, `spillway detach` |
 
 mod block_device;
 mod detach;
@@ -18,6 +18,7 @@ mod file_system;
 mod link;
 mod reconnect;
 mod row;
+mod swap;
 
 use std::path::Path;
 use std::process::Command;
@@ -54,6 +55,10 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     let name = &options.device;
     let row = expect_row(folder, name)?;
     let way = Way::choose(folder, &row, options.via)?;
+    if options.swap {
+        way.expect_nbd()?;
+        swap::expect_safe(folder, &row)?;
+    }
     if let Some(device) = attached(folder, &row)?.first() {
         let device = device.path().display();
         let text = format!("{name} is attached as {device}: spillway detach {name} first");
@@ -65,6 +70,9 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     let device = Unkept::new(way.attach(folder, options)?);
     if let Some(kind) = &options.mkfs {
         make_file_system(kind, device.path(), options.force)?;
+    }
+    if options.swap {
+        swap::start(device.path(), options.force)?;
     }
     if let Some(place) = &options.mountpoint {
         // Another user writes to what is below, and could put a device or a program of root's there.
@@ -96,6 +104,14 @@ impl Way {
         };
         expect_root("attach")?;
         Ok(way)
+    }
+
+    /// For swap: the kernel allocates memory for each request to a file of FUSE.
+    fn expect_nbd(&self) -> Result<()> {
+        let words = "swap on a loop device over FUSE may hang this host: the kernel allocates memory for each of its requests; load the \
+                     kernel's NBD client: modprobe nbd";
+        anyhow::ensure!(matches!(self, Way::Nbd { .. }), words);
+        Ok(())
     }
 
     fn attach(&self, folder: &RuntimeFolder, options: &AttachOptions) -> Result<BlockDevice> {

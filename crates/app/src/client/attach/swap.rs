@@ -1,0 +1,158 @@
+//! `spillway attach --swap`: swap on a RAM disk, where that cannot hang the host.
+//!
+//! To free a page, the kernel sends it to the server, which must store it without waiting for a page to be freed: of its own memory nothing
+//! may be swapped out, and no memory that it asks for may wait for swap. What is checked here can be seen from outside; docs/mount.md says
+//! what is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use spillway_export::control::DeviceRow;
+
+use super::file_system::expect_blank;
+use crate::client::connection::Connection;
+use crate::client::program::run;
+use crate::runtime_folder::RuntimeFolder;
+
+/// Users from this number on are people, not services (SYS_UID_MAX of login.defs(5) is one less).
+const PEOPLE_FROM: u32 = 1000;
+
+/// The kernel never kills a process of this `oom_score_adj`.
+const NEVER_KILLED: i32 = -1000;
+
+/// With it, a server becomes an I/O flusher (PR_SET_IO_FLUSHER): memory that it asks for does not wait for I/O. A bit of `CapEff`.
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// What the kernel shows of the process of a server.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    user: u32,
+    /// All of its memory is locked.
+    locked: bool,
+    oom_score_adj: i32,
+    /// It may be an I/O flusher, and a server then is.
+    flushes: bool,
+}
+
+/// Refuses swap that may hang the host, with the reason and the remedy.
+pub(super) fn expect_safe(folder: &RuntimeFolder, row: &DeviceRow) -> Result<()> {
+    let process = Connection::open(folder, &row.name)?.server();
+    let facts = Facts::of(process, folder.user());
+    check(
+        row,
+        facts.with_context(|| format!("the server of {} (pid {process}) cannot be examined", row.name))?,
+    )
+}
+
+/// Makes swap and swaps to it. What is swapped in again is discarded on the device.
+pub(super) fn start(device: &Path, force: bool) -> Result<()> {
+    if !force {
+        expect_blank(device)?;
+    }
+    run(Command::new("mkswap").arg("--force").arg(device))?;
+    run(Command::new("swapon").arg("--discard").arg(device)).map(drop)
+}
+
+fn check(row: &DeviceRow, facts: Facts) -> Result<()> {
+    let name = &row.name;
+    ensure!(
+        facts.user < PEOPLE_FROM,
+        "{name}: its server runs as user {}, who could read the memory of every program that is swapped out; run it as root or as the user of a service",
+        facts.user
+    );
+    ensure!(
+        row.stack == "zram" && row.spill_size.is_none(),
+        "{name}: swap on {} may hang this host: a page that is swapped out needs I/O there, and that needs memory; serve a RAM disk without --spill",
+        if row.stack == "zram" { "a RAM disk with a spill file" } else { &row.stack }
+    );
+    ensure!(facts.locked, "{name}: its server may be swapped out itself; start it with --lock-memory");
+    ensure!(
+        facts.oom_score_adj == NEVER_KILLED,
+        "{name}: the kernel may kill its server to free memory (oom_score_adj is {}), and with it every program that is swapped out; start it with \
+         oom_score_adj {NEVER_KILLED} (systemd OOMScoreAdjust=)",
+        facts.oom_score_adj
+    );
+    ensure!(
+        facts.flushes,
+        "{name}: memory that its server asks for may wait for a page to be swapped out to itself; start it with CAP_SYS_RESOURCE (systemd \
+         AmbientCapabilities=, without PrivateUsers=)"
+    );
+    Ok(())
+}
+
+impl Facts {
+    fn of(process: u32, user: u32) -> Result<Self> {
+        ensure!(process != 0, "it is not seen from here");
+        let folder = PathBuf::from(format!("/proc/{process}"));
+        let status = fs::read_to_string(folder.join("status"))?;
+        let adjust = fs::read_to_string(folder.join("oom_score_adj"))?;
+        // Capabilities of another user namespace do not count.
+        let namespace = |folder: &Path| fs::read_link(folder.join("ns/user"));
+        let same = namespace(&folder)? == namespace(Path::new("/proc/self"))?;
+        Ok(Self {
+            user,
+            locked: is_locked(&status).context("the kernel does not show its memory")?,
+            oom_score_adj: adjust.trim().parse()?,
+            flushes: same && has_capability(&status, CAP_SYS_RESOURCE),
+        })
+    }
+}
+
+/// Whether a process has locked all: what is mapped counts, of which a part is resident (proc_pid_status(5)).
+fn is_locked(status: &str) -> Option<bool> {
+    let kib = |name| field(status, name)?.strip_suffix("kB")?.trim().parse::<u64>().ok();
+    Some(kib("VmLck")? >= kib("VmRSS")?)
+}
+
+fn has_capability(status: &str, capability: u32) -> bool {
+    let set = field(status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+    set.is_some_and(|set| set >> capability & 1 == 1)
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAFE: Facts = Facts { user: 0, locked: true, oom_score_adj: NEVER_KILLED, flushes: true };
+
+    #[test]
+    fn each_danger_is_refused_with_its_remedy() {
+        let ram = DeviceRow { name: "swap0".into(), stack: "zram".into(), ..DeviceRow::default() };
+        check(&ram, SAFE).unwrap();
+        check(&ram, Facts { user: 999, ..SAFE }).unwrap();
+        let spilling = DeviceRow { spill_size: Some(0), ..ram.clone() };
+        let disk = DeviceRow { stack: "page_cache file".into(), ..ram.clone() };
+        for (row, facts, words) in [
+            (&ram, Facts { user: 1000, ..SAFE }, "user of a service"),
+            (&spilling, SAFE, "without --spill"),
+            (&disk, SAFE, "swap on page_cache file"),
+            (&ram, Facts { locked: false, ..SAFE }, "--lock-memory"),
+            (&ram, Facts { oom_score_adj: -999, ..SAFE }, "OOMScoreAdjust="),
+            (&ram, Facts { flushes: false, ..SAFE }, "CAP_SYS_RESOURCE"),
+        ] {
+            let refusal = check(row, facts).unwrap_err().to_string();
+            assert!(refusal.starts_with("swap0: ") && refusal.contains(words), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn the_status_of_a_process_is_understood() {
+        let status = |locked: u64| {
+            format!("Name:\tx\nVmLck:\t{locked:8} kB\nVmRSS:\t    4096 kB\nCapEff:\t0000000001000000\n")
+        };
+        assert_eq!(
+            [0, 4095, 4096, 1 << 30].map(|kib| is_locked(&status(kib))),
+            [false, false, true, true].map(Some)
+        );
+        assert_eq!(is_locked("Name:\tkthreadd\n"), None);
+        assert!(has_capability(&status(0), 24) && !has_capability(&status(0), 25));
+        let own = Facts::of(std::process::id(), 0).unwrap();
+        assert!(!own.locked, "tests lock nothing");
+    }
+}
