@@ -7,6 +7,9 @@
 //! - What the cluster has carried out is durable. It never loses its power.
 //! - One client has the lock. Who takes the lock from another has that one locked out first: of what it has sent, nothing is carried out any
 //!   more, nor is the rest of what is under way. Who gives the lock back has waited for its own requests.
+//! - A client waits for an answer for so long as its link says, and fails then. What it has sent is carried out all the same, late; the client
+//!   begins no other change of the same place before that.
+//! - A pool may be full: then it refuses a change of sectors of zeroes, which take no room, to others, and carries out the rest.
 //! - The first change of a client is preceded by its signature. Who opens the image learns whose was the last, once it has the lock.
 
 mod client;
@@ -46,6 +49,10 @@ struct State {
     signatures: Vec<u64>,
     /// Times that the lock was taken.
     reigns: u64,
+    /// There is no room for more.
+    full: bool,
+    /// Clients that had to do without an answer, or without room.
+    let_down: BTreeSet<u64>,
     random: Random,
 }
 
@@ -65,6 +72,8 @@ impl Image {
             writer: 0,
             signatures: Vec::new(),
             reigns: 0,
+            full: false,
+            let_down: BTreeSet::new(),
             random: Random(seed),
         };
         Arc::new(Self { env, state: Mutex::new(state) })
@@ -88,6 +97,16 @@ impl Image {
     /// The client that has signed last.
     pub fn last_signature(&self) -> Option<u64> {
         self.state.lock().signatures.last().copied()
+    }
+
+    /// From now on there is no room for more, or some again.
+    pub fn set_full(&self, full: bool) {
+        self.state.lock().full = full;
+    }
+
+    /// Whether this client once had no answer in time, or no room.
+    pub fn has_let_down(&self, client: u64) -> bool {
+        self.state.lock().let_down.contains(&client)
     }
 
     /// Whether nothing that this client sends is carried out any more.
@@ -163,7 +182,16 @@ impl State {
         Ok(self.writer)
     }
 
-    fn write(&mut self, at: u64, bytes: &[u8]) {
-        self.content[at as usize..][..bytes.len()].copy_from_slice(bytes);
+    /// Changes what is at `at`. [`Kind::Exhausted`] where that takes room that is not there.
+    fn write(&mut self, client: u64, at: u64, bytes: &[u8]) -> Result<(), Kind> {
+        let place = &mut self.content[at as usize..][..bytes.len()];
+        let is_zero = |sector: &[u8]| sector.iter().all(|&byte| byte == 0);
+        let mut sectors = place.chunks(SECTOR as usize).zip(bytes.chunks(SECTOR as usize));
+        if self.full && sectors.any(|(old, new)| is_zero(old) && !is_zero(new)) {
+            self.let_down.insert(client);
+            return Err(Kind::Exhausted);
+        }
+        place.copy_from_slice(bytes);
+        Ok(())
     }
 }

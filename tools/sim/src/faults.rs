@@ -15,7 +15,23 @@
 
 use spillway_core::Kind;
 use spillway_core::random::Random;
-use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
+use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
+
+/// Which requests a disk may make fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    /// Any request but reads.
+    pub(crate) any: bool,
+    pub(crate) reads: bool,
+}
+
+impl Faults {
+    /// Those of a disk with that plan, on what is left of it.
+    pub(crate) fn of(plan: &Plan, medium: &Medium) -> Self {
+        let bad = medium.has_bad_sectors();
+        Self { any: bad || plan.fails(), reads: bad || fails_reads(plan) }
+    }
+}
 
 /// `plain`: the device's sectors are the disk's, so that what is lost or stored wrong is known by its sector.
 pub(crate) fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan {
@@ -27,6 +43,15 @@ pub(crate) fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bo
     let buffered =
         faults.iter().any(|fault: &Fault| fault.effect == Effect::Lose && fault.nth.is_multiple_of(2));
     Plan { faults, cut_at, alone, buffered, latency }
+}
+
+/// Whether a read of the disk may fail.
+pub(crate) fn fails_reads(plan: &Plan) -> bool {
+    let fails = |fault: &Fault| {
+        matches!(fault.call, None | Some(Call::Read))
+            && matches!(fault.effect, Effect::Fail(_) | Effect::GoBad)
+    };
+    plan.alone || plan.faults.iter().any(fails)
 }
 
 fn draw_fault(random: &mut Random, plain: bool) -> Fault {

@@ -79,16 +79,17 @@ impl Story {
     fn new(scenario: &Scenario) -> Self {
         let (row, world) = (scenario.row, World::new(scenario.seed));
         world.set_idle_workers(scenario.idle_workers);
+        let image = Image::new(world.clone(), row.bytes, scenario.seed ^ 0x696d_6167_6500);
         let shared = Shared {
             row,
+            cluster: image.clone(),
             image: Rc::new(RefCell::new(row.model(false).with_passing_failures())),
             reign: Rc::default(),
             numbers: Rc::default(),
             answers: Rc::default(),
             violation: Rc::default(),
-            world: world.clone(),
+            world,
         };
-        let image = Image::new(world, row.bytes, scenario.seed ^ 0x696d_6167_6500);
         let hosts = [Host::new(row), Host::new(row)];
         Self {
             shared,
@@ -163,6 +164,9 @@ impl Story {
                 Some(Err(error)) => error,
             };
             if how != How::Open || !behind || !error.message().contains("another host") {
+                if self.may_fail_to_open(turn.host) {
+                    return Ok(false);
+                }
                 return Err(Violation(format!("the stack cannot be opened for no reason: {error}")));
             }
             how = match turn.refused {
@@ -172,6 +176,12 @@ impl Story {
             };
             self.hosts[turn.host].began = Some(how);
         }
+    }
+
+    /// Whether there is a reason for a stack not to open.
+    fn may_fail_to_open(&self, host: usize) -> bool {
+        let machine = self.machine(host);
+        machine.faults.any || self.image.has_let_down(machine.client())
     }
 
     /// Whether the client that has the lock has power.
@@ -225,19 +235,21 @@ impl Story {
         drop((own, sectors));
         (host.had, host.began, host.known) = (None, None, true);
         host.seen = self.last_writer;
-        let guest = Guest {
+        let machine = host.machine.as_mut().expect("it has power");
+        machine.guest = Some(Guest {
             kept: host.kept.clone(),
             site: Rc::new(site),
             reign: shared.reign.get(),
+            client: machine.client(),
+            faults: machine.faults,
             shared: shared.clone(),
-        };
-        host.machine.as_mut().expect("it has power").guest = Some(guest);
+        });
         Ok(())
     }
 
     /// What clients of the host do, up to the moment at which it is to lose the device, or to their end.
     fn work(&mut self, phase: &Phase) -> Result<(), Violation> {
-        let Turn { host, ends, after, cut_off, .. } = phase.turn;
+        let Turn { host, ends, after, cut_off, full, .. } = phase.turn;
         let (guest, knobs) = (self.guest(host).clone(), phase.knobs.clone());
         let set = self.machine(host).spawn(async move {
             for (attribute, value) in knobs {
@@ -257,7 +269,13 @@ impl Story {
                 self.machine(host).spawn(self.guest(host).clone().visit(steps))
             })
             .collect();
-        cut_off.into_iter().for_each(|times| self.cut_off(host, times));
+        let (link, image) = (self.machine(host).link.clone(), self.image.clone());
+        if let Some(times) = cut_off {
+            self.for_a_while(times, move |cut| link.set_cut(cut));
+        }
+        if let Some(times) = full {
+            self.for_a_while(times, move |full| image.set_full(full));
+        }
         if matches!(ends, Ends::Cut | Ends::TakenOver) {
             let due = self.shared.world.now() + Duration::from_micros(after);
             let alarm = self.sleep_until(due);
@@ -275,14 +293,14 @@ impl Story {
         self.until(|story| look.get() || story.is_cut(host))
     }
 
-    /// Cuts the link of a host for a while.
-    fn cut_off(&self, host: usize, (at, len): (u64, u64)) {
-        let (world, link) = (self.shared.world.clone(), self.machine(host).link.clone());
+    /// Sets something from some microseconds on, for so many.
+    fn for_a_while(&self, (at, len): (u64, u64), set: impl Fn(bool) + 'static) {
+        let world = self.shared.world.clone();
         self.shared.world.spawn_here(Box::pin(async move {
             world.sleep(Duration::from_micros(at)).await;
-            link.set_cut(true);
+            set(true);
             world.sleep(Duration::from_micros(len)).await;
-            link.set_cut(false);
+            set(false);
         }));
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use spillway_core::random::Random;
 
-use crate::faults::draw_plan;
+use crate::faults::{draw_plan, fails_reads};
 use crate::growing::put_growth;
 use crate::network::Way;
 use crate::row::{Row, is_command};
@@ -119,6 +119,9 @@ impl Scenario {
         if row.hosts {
             let mut random = Random(seed ^ 0x686f_7374_7300);
             phases.iter_mut().for_each(|phase| phase.turn = Turn::draw(&mut random));
+            // By a chance of their own, so that the rest of the stories is what it was.
+            let mut random = Random(seed ^ 0x7761_6e74_7300);
+            phases.iter_mut().for_each(|phase| phase.turn.put_wants(&mut random));
         }
         if row.has_disk() {
             put_hang(&mut Random(seed ^ 0x6861_6e67_7300), row, &mut phases);
@@ -186,11 +189,7 @@ impl Phase {
 
     /// Whether a read of a disk may fail.
     pub fn reads_fail(&self) -> bool {
-        let fails = |fault: &Fault| {
-            matches!(fault.call, None | Some(Call::Read))
-                && matches!(fault.effect, Effect::Fail(_) | Effect::GoBad)
-        };
-        [&self.plan, &self.cache_plan].into_iter().any(|plan| plan.alone || plan.faults.iter().any(fails))
+        [&self.plan, &self.cache_plan].into_iter().any(fails_reads)
     }
 
     /// Whether what was written to a disk may be read as something else, or not at all.

@@ -7,7 +7,7 @@ use spillway_layers::{delay, file, memory, page_cache, rate, trace, volatile, zr
 
 use crate::others::OTHERS;
 use crate::preset;
-use crate::row::{BACKING, BLOCK_PAGES, CACHE, Cache, OTHER, Row, SLOTS_SECTORS, SPILL};
+use crate::row::{BACKING, BLOCK_PAGES, CACHE, Cache, Knob, OTHER, Row, SLOTS_SECTORS, SPILL};
 
 /// All of them.
 pub const STACKS: &[Row] = &[
@@ -67,6 +67,15 @@ pub const STACKS: &[Row] = &[
         ..CACHED
     },
     Row { name: "page-cache-over-rbd", hosts: true, ..PAGE_CACHE },
+    // The whole of what a host has.
+    Row {
+        name: "page-cache-over-write-cache-over-rbd",
+        config: |_| paged_and_cached(),
+        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+        knobs: PAGED_AND_CACHED,
+        hosts: true,
+        ..CACHED
+    },
     Row { name: "volatile-file", config: |_| over_file(vec![volatile()]), ..DRIVE },
     Row {
         name: "write-cache",
@@ -167,23 +176,10 @@ pub const STACKS: &[Row] = &[
     // Dirty above, uncommitted below.
     Row {
         name: "page-cache-over-write-cache",
-        config: |_| {
-            let mut stack = cached(write_cache::Config::default());
-            stack.layers.push(paged(pages()));
-            stack
-        },
+        config: |_| paged_and_cached(),
         cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
         at_risk: Some(16 << 10),
-        knobs: &[
-            ("dirty_background_ratio", &["0", "20"]),
-            ("dirty_ratio", &["60", "100"]),
-            ("dirty_expire", &["1", "30000"]),
-            ("at_risk_seconds_max", &["none", "1"]),
-            ("autocommit_blocks", &["1", "65536"]),
-            ("autocommit_time", &["1", "1000"]),
-            ("high_watermark", &["50", "90"]),
-            ("cleaner", &["0", "1"]),
-        ],
+        knobs: PAGED_AND_CACHED,
         ..CACHED
     },
     // Two zones and one dirty limit: reclaim meets dirty folios, and writes them.
@@ -381,6 +377,17 @@ const DURABLE: Row = Row {
 const DRIVE: Row =
     Row { keeps: false, knobs: &[("volatile_bytes_max", &["0", "4K", "16K", "64K", "1M"])], ..DURABLE };
 
+const PAGED_AND_CACHED: &[Knob] = &[
+    ("dirty_background_ratio", &["0", "20"]),
+    ("dirty_ratio", &["60", "100"]),
+    ("dirty_expire", &["1", "30000"]),
+    ("at_risk_seconds_max", &["none", "1"]),
+    ("autocommit_blocks", &["1", "65536"]),
+    ("autocommit_time", &["1", "1000"]),
+    ("high_watermark", &["50", "90"]),
+    ("cleaner", &["0", "1"]),
+];
+
 const CACHED: Row = Row {
     keeps: false,
     knobs: &[
@@ -477,6 +484,12 @@ fn over_file(layers: Vec<LayerConfig>) -> StackConfig {
 
 fn cached(config: write_cache::Config) -> StackConfig {
     over_file(vec![LayerConfig::WriteCache(write_cache::Config { path: CACHE.into(), ..config })])
+}
+
+fn paged_and_cached() -> StackConfig {
+    let mut stack = cached(write_cache::Config::default());
+    stack.layers.push(paged(pages()));
+    stack
 }
 
 fn paged(config: page_cache::Config) -> LayerConfig {

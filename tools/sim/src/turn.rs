@@ -19,6 +19,10 @@ pub struct Turn {
     pub after: u64,
     /// Microseconds after which its link is cut, and how many later it is there again.
     pub cut_off: Option<(u64, u64)>,
+    /// Microseconds that its requests to the image wait for, where they do not wait for ever.
+    pub patience: Option<u64>,
+    /// Microseconds after which the image's pool is full, and how many later it has room again.
+    pub full: Option<(u64, u64)>,
 }
 
 /// How a host loses the device.
@@ -59,19 +63,29 @@ impl Turn {
                 [random.below(6) as usize],
             after: some_time(random),
             cut_off: (random.below(3) == 0).then(|| (some_time(random), some_time(random))),
+            ..Self::default()
         }
+    }
+
+    /// In a quarter of the phases each, requests do not wait for ever, and the pool is full for a while.
+    pub(crate) fn put_wants(&mut self, random: &mut Random) {
+        let longest = 1 << (4 + random.below(17));
+        self.patience = (random.below(4) == 0).then(|| 1000 << random.below(8));
+        self.full = (random.below(4) == 0).then(|| (random.below(longest), random.below(longest)));
     }
 }
 
 impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, asks, refused, ends, after, cut_off } = self;
+        let Self { host, asks, refused, ends, after, cut_off, patience, full } = self;
         write!(
             f,
             "host {host}{}, ends by {ends:?} after {after} us",
             if *asks { ", asks first" } else { "" }
         )?;
         write!(f, ", if refused {refused:?}")?;
-        cut_off.map_or(Ok(()), |(at, len)| write!(f, ", its link is cut after {at} us for {len} us"))
+        cut_off.map_or(Ok(()), |(at, len)| write!(f, ", its link is cut after {at} us for {len} us"))?;
+        patience.map_or(Ok(()), |patience| write!(f, ", it waits for {patience} us"))?;
+        full.map_or(Ok(()), |(at, len)| write!(f, ", the pool is full after {at} us for {len} us"))
     }
 }

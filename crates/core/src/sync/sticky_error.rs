@@ -29,7 +29,8 @@ pub struct StickyError {
 impl StickyError {
     /// Notes a failure; true if it is the first that stays, for which the caller says what failed and what to do.
     pub fn set(&self, kind: Kind) -> bool {
-        if kind.passes() {
+        let stays = kind == Kind::Exhausted && mutant::on("sticky error: a full pool is an error for good");
+        if kind.passes() && !stays {
             self.exhausted.store(kind == Kind::Exhausted, Ordering::Release);
             let number = self.passing.fetch_add(1, Ordering::AcqRel) + 1;
             self.passed.advance(number);

@@ -3,8 +3,11 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use spillway_core::env::within;
 use spillway_core::storage::{Connection, Moved};
-use spillway_core::sync::{AtomicBool, AtomicUsize, Changes, GroupFlush, Ordering};
+use spillway_core::sync::{
+    AtomicBool, AtomicUsize, Changes, GroupFlush, HeldRange, Mutex, Ordering, RangeSet,
+};
 use spillway_core::{
     Answer, BlockSize, ByteRange, Error, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, SECTOR,
     Storage, Writers, mutant,
@@ -15,6 +18,9 @@ use super::{Image, LockedOut, State};
 
 /// What tells the image from others.
 const IDENTITY: NonZeroU64 = NonZeroU64::new(0x69_6d61_6765).expect("it is not 0");
+
+/// Changes that nobody waits for any more, from which on no other begins.
+const LATE_MAX: usize = 16;
 
 /// An image that a host has open, with the lock.
 pub struct Client(Arc<Shared>);
@@ -31,6 +37,8 @@ struct Shared {
     /// Requests that have not ended, at the cluster or on their way.
     under_way: AtomicUsize,
     changed: Changes,
+    /// What changes that nobody waits for any more may still do.
+    late: RangeSet,
 }
 
 impl Client {
@@ -76,6 +84,7 @@ impl Client {
             closed: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             changed: Changes::default(),
+            late: RangeSet::new(LATE_MAX),
         })))
     }
 
@@ -109,7 +118,11 @@ impl Shared {
         bytes: u64,
         work: impl FnMut(&mut State, ByteRange) -> T + 'static,
     ) -> Result<T, Kind> {
-        if self.closed.load(Ordering::SeqCst) { Err(Kind::Io) } else { self.send(bytes, work).await }
+        if self.closed.load(Ordering::SeqCst) {
+            Err(Kind::Io)
+        } else {
+            self.in_time(self.send(bytes, work)).await?
+        }
     }
 
     async fn send<T: Send + 'static>(
@@ -134,8 +147,21 @@ impl Shared {
         }
     }
 
-    /// What precedes a change: the image says who makes it.
-    async fn ready(self: &Arc<Self>) -> Result<(), Kind> {
+    /// What comes of `work` before the patience ends.
+    async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Kind> {
+        let Some(patience) = self.link.patience else { return Ok(work.await) };
+        let ended = within(&*self.image.env, patience, work).await;
+        ended.ok_or_else(|| {
+            self.image.state.lock().let_down.insert(self.number);
+            Kind::Unreachable
+        })
+    }
+
+    /// What precedes a change of `range`: nothing is under way there that was given up, and the image says who makes it.
+    async fn ready(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
+        if !self.late.is_empty() && !mutant::on("image: begin beside a change that was given up") {
+            self.in_time(self.late.clear_of(range)).await?;
+        }
         let unsigned = mutant::on("image: change it without a signature");
         if !unsigned && !self.signed.load(Ordering::SeqCst) {
             self.signing.through(self.sign()).await?;
@@ -154,12 +180,22 @@ impl Shared {
     }
 
     async fn change(self: Arc<Self>, at: u64, bytes: Vec<u8>) -> Result<(), Kind> {
-        self.ready().await?;
-        self.ask(bytes.len() as u64, move |state, piece| {
-            let (from, len) = (piece.offset as usize, piece.len as usize);
-            state.write(at + piece.offset, &bytes[from..from + len]);
-        })
-        .await
+        let range = ByteRange::new(at, bytes.len() as u64);
+        self.ready(range).await?;
+        // Lasts as long as the change, of which the end is not told to anybody once it was given up.
+        let late: Arc<Mutex<Option<HeldRange>>> = Arc::default();
+        let (of_change, number, mut outcome) = (late.clone(), self.number, Ok(()));
+        let changed = self.ask(range.len, move |state, piece| {
+            let (_until_it_ends, from) = (&of_change, piece.offset as usize);
+            let bytes = &bytes[from..from + piece.len as usize];
+            outcome = outcome.and_then(|()| state.write(number, at + piece.offset, bytes));
+            outcome
+        });
+        let changed = changed.await;
+        if changed == Err(Kind::Unreachable) && Arc::strong_count(&late) > 1 {
+            *late.lock() = Some(self.late.hold(range));
+        }
+        changed?
     }
 
     async fn close(self: Arc<Self>) {

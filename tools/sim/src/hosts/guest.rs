@@ -6,14 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::{Aligned, Attributes, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR};
+use spillway_core::{
+    Aligned, Attributes, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Value,
+};
 use spillway_layers::stack::Stack;
+use spillway_sim::image::Image;
 use spillway_sim::model::{Change, End, Model, Violation};
 use spillway_sim::payload;
 use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::dropping::Dropping;
+use crate::faults::Faults;
 use crate::row::Row;
 
 /// Sectors that are read at a time when everything is looked at.
@@ -24,6 +28,7 @@ const LOOK_SECTORS: u64 = 64;
 pub(super) struct Shared {
     pub(super) row: &'static Row,
     pub(super) world: Arc<World>,
+    pub(super) cluster: Arc<Image>,
     /// What a reader of the image may find.
     pub(super) image: Rc<RefCell<Model>>,
     /// Times that the lock was taken.
@@ -63,14 +68,33 @@ pub(super) struct Guest {
     pub(super) shared: Shared,
     pub(super) kept: Kept,
     pub(super) site: Rc<Site>,
-    /// The reign of its host.
+    /// The reign of its host, and the client that it is of the cluster.
     pub(super) reign: u64,
+    pub(super) client: u64,
+    /// What its cache device makes fail.
+    pub(super) faults: Faults,
 }
 
 impl Guest {
     /// Whether its host has the lock.
     pub(super) fn reigns(&self) -> bool {
         self.shared.reign.get() == self.reign
+    }
+
+    /// Whether something has had no answer from the image in time, or no room there: what needs that may have failed.
+    pub(super) fn is_let_down(&self) -> bool {
+        self.shared.cluster.has_let_down(self.client)
+    }
+
+    /// Whether work of the host itself may fail.
+    pub(super) fn may_fail(&self) -> bool {
+        self.faults.any || self.is_let_down()
+    }
+
+    /// Whether there is a reason for a request to fail so.
+    fn is_excused(&self, op: Op, kind: Kind) -> bool {
+        kind.passes() && self.is_let_down()
+            || if op == Op::Read { self.faults.reads } else { self.faults.any }
     }
 
     pub(super) async fn look_at_everything(self) {
@@ -100,6 +124,7 @@ impl Guest {
         let (name, values) = self.shared.row.knobs[attribute];
         if let Err(error) = self.site.stack.store(name, values[value]).await
             && self.reigns()
+            && !self.may_fail()
         {
             self.shared.fail(format!("setting {name} to {} fails: {error}", values[value]));
         }
@@ -141,10 +166,10 @@ impl Guest {
         let begin = || self.shared.image.borrow_mut().begin_write(step.first, step.count, change);
         let below = self.reigns().then(begin);
         let end = self.ask(request, step.withdraw).await.map(|reply| end(reply.result, durable));
-        if end.is_none() {
+        let end = end.unwrap_or(End::Withdrawn);
+        if end == End::Withdrawn {
             self.kept.withdrawn.set(true);
         }
-        let end = end.unwrap_or(End::Withdrawn);
         self.kept.model.borrow_mut().end_write(number, end);
         let Some(number) = below.filter(|_| self.reigns()) else { return };
         let end = match end {
@@ -188,25 +213,36 @@ impl Guest {
         let (op, range) = (request.op, request.range);
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         tracing::debug!("reign {}: {op:?} {first}+{count} begins", self.reign);
-        let late = !self.reigns();
+        let (late, failed) = (!self.reigns(), self.has_failed());
         // It has seen that the image is another's. A discard within a block does nothing.
         let fenced = self.site.stack.get("connection").is_ok_and(|state| state.choice() == Some("fenced"));
         let must_fail = if fenced { op != Op::Discard } else { late && self.must_fail(op) };
+        let sticks = failed && matches!(op, Op::Write | Op::WriteZeroes | Op::Flush);
         let reply = Dropping { answer: self.site.device.submit(request), polls: withdraw }.await?;
         tracing::debug!("reign {}: {op:?} {first}+{count} {:?}", self.reign, reply.result);
         self.shared.answers.set(self.shared.answers.get() + 1);
         self.shared.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
         match reply.result {
-            Err(kind) if self.reigns() => {
+            Err(kind) if self.reigns() && !self.is_excused(op, kind) => {
                 self.shared.fail(format!("{op:?} of {range:?} fails with {kind:?} for no reason"));
             }
             Ok(()) if must_fail => {
                 let words = "succeeds after another host has taken the image over";
                 self.shared.fail(format!("{op:?} of {range:?} {words}"));
             }
+            Ok(()) if sticks => {
+                let words = "succeeds after the first error of a write cache";
+                self.shared.fail(format!("{op:?} of {range:?} {words}"));
+            }
             _ => {}
         }
         Some(reply)
+    }
+
+    /// Whether the write cache has failed for good, and clients reach it themselves.
+    fn has_failed(&self) -> bool {
+        let error = |part: &str| self.site.stack.get(&format!("{part}.error"));
+        error("page_cache").is_err() && error("write_cache").is_ok_and(|error| error != Value::None)
     }
 
     /// Whether a request needs the image.
@@ -219,6 +255,8 @@ impl Guest {
 fn end(result: Result<(), Kind>, durable: bool) -> End {
     match result {
         Ok(()) => End::Done { durable },
+        // The cluster may do it later.
+        Err(kind) if kind.passes() => End::Withdrawn,
         Err(_) => End::Failed,
     }
 }

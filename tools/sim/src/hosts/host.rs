@@ -3,18 +3,20 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{Aligned, Answer, Budget, Env, Error};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_layers::write_cache::OldCache;
-use spillway_sim::disk::{Disk, Medium, Plan};
+use spillway_sim::disk::{Disk, Effect, Medium};
 use spillway_sim::image::{Client, Image, Link};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
 use super::guest::{Guest, Kept, Site};
+use crate::faults::Faults;
 use crate::power::{Power, Powered};
 use crate::row::{CACHE, Row};
 use crate::scenario::Phase;
@@ -85,6 +87,8 @@ pub(super) struct Machine {
     client: Arc<AtomicU64>,
     /// Its cache device keeps its power when it stops.
     keeps: bool,
+    /// That device may fail, or some of it cannot be read.
+    pub(super) faults: Faults,
     pub(super) guest: Option<Guest>,
 }
 
@@ -94,8 +98,10 @@ pub(super) type Opening = Rc<OnceCell<Result<Site, Error>>>;
 impl Machine {
     /// Has power from now on.
     pub(super) fn start(row: &Row, world: &Arc<World>, medium: &Medium, phase: &Phase, seed: u64) -> Self {
-        let (power, plan) = (Power::on(world), &phase.cache_plan);
-        let plan = Plan { cut_at: plan.cut_at, latency: plan.latency, ..Plan::default() };
+        let (power, mut plan) = (Power::on(world), phase.cache_plan.clone());
+        // The other host goes on beside what hangs.
+        plan.faults.retain(|fault| !matches!(fault.effect, Effect::Hang(_)));
+        let faults = Faults::of(&plan, medium);
         let disk = Disk::new(
             world.clone(),
             medium.clone(),
@@ -106,11 +112,12 @@ impl Machine {
         Self {
             env: Arc::new(Powered(power.clone())),
             power,
-            link: Arc::default(),
+            link: Arc::new(Link::new(phase.turn.patience.map(Duration::from_micros))),
             disk: Arc::new(disk.named("cache").tearing(row.tear(1, false))),
             budget: row.budget(false),
             client: Arc::default(),
             keeps: phase.keeps_power[1],
+            faults,
             guest: None,
         }
     }
