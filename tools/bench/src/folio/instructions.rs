@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::hits::{CONTENDERS, contender, read_at_random};
 use crate::nbd::Folder;
+use crate::results;
 use crate::rounds::Rounds;
 use crate::table::{once, ratio, row};
 
@@ -40,7 +41,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
 fn counted(name: &str, folder: &Path) -> Result<f64> {
     let file = folder.join(name);
     let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--toggle-collect=*read_at_random*"]);
+    results::command(command.args(["--tool=callgrind", "--toggle-collect=*read_at_random*"]))?;
     command.arg(format!("--callgrind-out-file={}", file.display()));
     command.arg(std::env::current_exe()?).args(["hits", name]).stdin(Stdio::null());
     let output = command.output().context("valgrind cannot be started: install it")?;

@@ -94,16 +94,17 @@ fn fill(target: &[String]) -> Result<()> {
 
 fn write(target: &[String], log: &Path, seconds: u64) -> Result<Written> {
     let half = SET / 2;
-    let output = command(target)
+    let mut command = command(target);
+    command
         .args(["--rw=randwrite", "--bs=4k", "--iodepth=16", "--numjobs=2", "--time_based"])
         .args([
             format!("--size={half}"),
             format!("--offset_increment={half}"),
             format!("--runtime={seconds}"),
         ])
-        .args(["--log_avg_msec=1000".into(), format!("--write_iops_log={}", text(log)?)])
-        .output()
-        .context("fio cannot be started")?;
+        .args(["--log_avg_msec=1000".into(), format!("--write_iops_log={}", text(log)?)]);
+    results::command(&command)?;
+    let output = command.output().context("fio cannot be started")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let line = said.lines().find(|line| line.starts_with("3;"));
     let Some(line) = line.filter(|_| output.status.success()) else {
