@@ -510,7 +510,7 @@ fn pages() -> page_cache::Config {
 
 /// A third of the folios, and the rest.
 fn zones_of_2011() -> page_cache::Division {
-    page_cache::Division { zones: vec![1, 2], as_in_2011: true, ..Default::default() }
+    page_cache::Division { zones: vec![1, 2], of_2011: page_cache::Of2011::ALL, ..Default::default() }
 }
 
 /// Five folios of eight blocks for a device of ten.

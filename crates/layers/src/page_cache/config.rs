@@ -27,6 +27,27 @@ pub struct Cut {
     pub shards: u64,
 }
 
+/// The parts of the cache that work as in Linux 3.1: see `of_2011`.
+#[cfg(feature = "of-2011")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Of2011 {
+    /// The dirty limit holds for all memory together: a zone has no share of it, and may become dirty altogether.
+    pub scope: bool,
+    /// Writers run freely until they stop at the limit.
+    pub throttling: bool,
+    /// Zones keep as little free as on the source's machine, and requests leave a part of that.
+    pub watermarks: bool,
+    /// Reclaim writes the dirty blocks of each folio that it meets, alone, wherever the device below then is, and looks for a clean
+    /// one meanwhile. Requests wait for reclaim in the background and evict nothing themselves.
+    pub reclaim: bool,
+}
+
+#[cfg(feature = "of-2011")]
+impl Of2011 {
+    /// Linux 3.1 as it was.
+    pub const ALL: Self = Self { scope: true, throttling: true, watermarks: true, reclaim: true };
+}
+
 /// How memory is divided into zones. No options: experiments compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Division {
@@ -35,9 +56,9 @@ pub struct Division {
     pub zones: Vec<u64>,
     /// Memory of the machine's NUMA nodes; with none, there is one.
     pub nodes: Vec<u64>,
-    /// The cache works as the kernel's did in 2011 (`of_2011`).
+    /// The parts of the cache that work as the kernel's did in 2011.
     #[cfg(feature = "of-2011")]
-    pub as_in_2011: bool,
+    pub of_2011: Of2011,
 }
 
 impl Division {

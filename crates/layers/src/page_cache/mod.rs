@@ -59,6 +59,8 @@ use device::counts::Count;
 use write::Hand;
 
 pub use attributes::{attributes, declarations};
+#[cfg(feature = "of-2011")]
+pub use config::Of2011;
 pub use config::{Config, Cut, Division, Mode};
 pub use device::PageCache;
 

@@ -1,8 +1,6 @@
 //! The cache as Linux 3.1 had it in 2011, for comparison: in builds of benchmarks and of the simulator only.
 //!
-//! There is one dirty limit for all memory, whichever zone it is in. Zones are asked in order, and keep as little free as on the source's machine;
-//! requests wait for background reclaim. It writes what is dirty of a folio that it meets, alone, wherever the device below then is, and
-//! looks for a clean one meanwhile. Writers run freely until they stop at the limit.
+//! Each part of it that differed is a switch of `config::Of2011`, so that an experiment can change one of them.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,8 +8,9 @@ use std::sync::Arc;
 use spillway_core::{ByteRange, Place, mutant, task};
 use spillway_policy::dirty_regions::RegionState;
 use spillway_policy::eviction::Residents;
-use spillway_policy::zones::Watermarks;
+use spillway_policy::zones::{Attempt, Watermarks};
 
+use super::config::Of2011;
 use super::device::counts::Count;
 use super::device::{Core, PageCache};
 use super::folios::Folios;
@@ -101,30 +100,70 @@ impl PageCache {
 }
 
 impl Core {
+    pub(super) fn of_2011(&self) -> Of2011 {
+        self.settings.division.of_2011
+    }
+
+    /// Whether any part works as in 2011.
     pub(super) fn is_of_2011(&self) -> bool {
-        self.settings.division.as_in_2011
+        self.of_2011() != Of2011::default()
     }
 
     /// Sets the watermarks.
     pub(super) fn keep_free_as_in_2011(&self) {
-        for shard in self.shards.iter().filter(|_| self.is_of_2011()) {
+        for shard in self.shards.iter().filter(|_| self.of_2011().watermarks) {
             let zones = &mut shard.write().zones;
             let sizes = Size::of(zones);
             zones.iter_mut().zip(sizes).for_each(|(zone, size)| zone.watermarks = size.watermarks());
         }
     }
 
-    /// Memory of a shard for a folio of `order` or less.
-    pub(super) fn frame_of_2011(self: &Arc<Self>, shard: &mut Folios, order: u8) -> Option<Frame> {
+    /// Memory of a shard for a folio of `order` or less; with `percent` for one that is about to be dirtied, in a zone below its share
+    /// of that dirty limit where one has any.
+    pub(super) fn frame_of_2011(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        order: u8,
+        slice: &mut Slice,
+        percent: Option<u64>,
+    ) -> Option<Frame> {
         let sizes = Size::of(&shard.zones);
-        let mut take = |quarters, zone: usize| {
-            let left = shard.free_of(zone).saturating_sub(sizes[zone].mark(quarters));
-            self.take(shard, zone, order.min(left.checked_ilog2()? as u8))
+        let mut take = |zone: usize, attempt| match attempt {
+            Attempt::Spare => self.take_above(shard, zone, order, sizes[zone].mark(LOW)),
+            Attempt::Reclaim => self.evict_unless_in_2011(shard, zone, order, slice),
+            Attempt::Fallback => {
+                let free = self.take_above(shard, zone, order, sizes[zone].mark(MIN));
+                free.or_else(|| self.evict_unless_in_2011(shard, zone, order, slice))
+            }
         };
-        let mut take_above = |quarters| (0..sizes.len()).find_map(|zone| take(quarters, zone));
-        let frame = take_above(LOW).or_else(|| take_above(MIN));
+        let frame = match percent.filter(|_| !self.of_2011().scope) {
+            Some(percent) => self.zones.place(percent, take),
+            None => {
+                let mut any = |attempt| (0..sizes.len()).find_map(|zone| take(zone, attempt));
+                any(Attempt::Spare).or_else(|| any(Attempt::Fallback))
+            }
+        };
         self.look_at_memory(shard);
         frame
+    }
+
+    /// Memory of a zone, of which `left` units remain free with the watermarks of 2011.
+    fn take_above(&self, shard: &mut Folios, zone: usize, order: u8, left: u64) -> Option<Frame> {
+        if !self.of_2011().watermarks {
+            return self.take(shard, zone, order);
+        }
+        let free = shard.free_of(zone).saturating_sub(left);
+        self.take(shard, zone, order.min(free.checked_ilog2()? as u8))
+    }
+
+    fn evict_unless_in_2011(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        zone: usize,
+        order: u8,
+        slice: &mut Slice,
+    ) -> Option<Frame> {
+        if self.of_2011().reclaim { None } else { self.evict_directly(shard, zone, order, slice) }
     }
 
     /// Has a folio of `zone` leave a shard, and writes the dirty ones that it meets; whether one could leave.

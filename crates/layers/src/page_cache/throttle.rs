@@ -28,7 +28,7 @@ impl Core {
     /// Whether a writer that has dirtied so many blocks has to [`Core::throttle`].
     pub(super) fn is_throttled(&self, dirtied: u64) -> bool {
         #[cfg(feature = "of-2011")]
-        if self.is_of_2011() {
+        if self.of_2011().throttling {
             return false;
         }
         dirtied > 0 && self.unsaved.used() > self.thresholds().freerun()

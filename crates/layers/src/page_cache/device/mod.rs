@@ -137,7 +137,7 @@ impl Core {
     pub(super) fn frame(self: &Arc<Self>, shard: &mut Folios, order: u8, slice: &mut Slice) -> Option<Frame> {
         #[cfg(feature = "of-2011")]
         if self.is_of_2011() {
-            return self.frame_of_2011(shard, order);
+            return self.frame_of_2011(shard, order, slice, None);
         }
         let mut zones = self.zones.order();
         let free = zones.clone().find_map(|zone| self.take(shard, zone, order));
@@ -155,7 +155,8 @@ impl Core {
     ) -> Option<Frame> {
         #[cfg(feature = "of-2011")]
         if self.is_of_2011() {
-            return self.frame_of_2011(shard, order);
+            let percent = self.settings.dirty_ratio.get();
+            return self.frame_of_2011(shard, order, slice, Some(percent));
         }
         let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone, attempt| match attempt {
             Attempt::Spare => self.take(shard, zone, order),
@@ -175,7 +176,7 @@ impl Core {
         Some(frame)
     }
 
-    fn evict_directly(
+    pub(super) fn evict_directly(
         self: &Arc<Self>,
         shard: &mut Folios,
         zone: usize,
@@ -192,7 +193,7 @@ impl Core {
     /// Has a folio of `zone` leave a shard; whether one could.
     pub(super) fn evict(self: &Arc<Self>, shard: &mut Folios, zone: usize, slice: &mut Slice) -> bool {
         #[cfg(feature = "of-2011")]
-        if self.is_of_2011() {
+        if self.of_2011().reclaim {
             return self.evict_of_2011(shard, zone, slice);
         }
         shard.leaving(zone, slice).inspect(|slot| self.remove(shard, zone, *slot)).is_some()

@@ -2,9 +2,10 @@
 
 use super::zones::{small_and_large, write_folios, zone};
 use super::*;
+use crate::page_cache::Of2011;
 
 fn as_in_2011(mut config: Config) -> Config {
-    config.division.as_in_2011 = true;
+    config.division.of_2011 = Of2011::ALL;
     config
 }
 
@@ -14,6 +15,30 @@ fn with_one_limit_for_all_memory_the_first_zone_is_dirty_altogether() {
     write_folios(&house, 0..house.number("unsaved_bytes_max") as usize / 16384);
     let [all, .., dirty, _] = zone(&house, 0);
     assert_eq!(dirty, all);
+}
+
+/// The source's change alone: all else is as it was.
+#[test]
+fn with_a_limit_for_each_zone_alone_the_first_zone_keeps_clean_memory() {
+    let mut config = small_and_large();
+    config.division.of_2011 = Of2011 { scope: false, ..Of2011::ALL };
+    let house = House::new(&config);
+    write_folios(&house, 0..house.number("unsaved_bytes_max") as usize / 16384);
+    let [all, .., dirty, _] = zone(&house, 0);
+    assert!(dirty > 0 && dirty <= all * 2 / 5 + 4, "{dirty} of {all}");
+}
+
+/// Of what differed only the scope of the limit: memory is had at once.
+#[test]
+fn a_part_of_2011_leaves_the_others_as_they_are() {
+    let mut config = small_and_large();
+    config.division.of_2011 = Of2011 { scope: true, ..Of2011::default() };
+    let house = House::new(&config);
+    write_folios(&house, 0..house.number("unsaved_bytes_max") as usize / 16384);
+    let [all, .., dirty, _] = zone(&house, 0);
+    assert_eq!(dirty, all);
+    write_folios(&house, 100..500);
+    assert_eq!(house.cache.reclaim_writes(), 0);
 }
 
 /// Requests leave reclaim to the background, and find memory once it has some.
