@@ -1,15 +1,17 @@
-//! fio on loop devices with direct I/O: over the files of a mount, over nbdfuse on nbdkit, and over a file on tmpfs.
+//! fio on loop devices with direct I/O: over the files of a mount, over nbdfuse on nbdkit, over
+//! qemu-storage-daemon's export by FUSE, and over a file on tmpfs.
 //!
 //! As root: loop devices need it. The file on tmpfs has no server behind it: it is the ceiling for large reads.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
-use crate::mounted::appears;
+use crate::loop_device::LoopDevice;
+use crate::mounted::{Server, appears, has_size, qemu_export};
 use crate::nbd::{Folder, binary, millis};
 use crate::results;
 use crate::rounds::{Rounds, drawn_order};
@@ -32,43 +34,28 @@ const WANTED: [[f64; CASES.len()]; 2] = [[3.0, 3.0, 0.0, 0.0], [2.5, 2.5, 0.0, 0
 const LARGE_GIB: f64 = 4.0;
 const LARGE_SHARE: f64 = 0.8;
 
+const OURS: [usize; 2] = [MEMORY, 1];
 const MEMORY: usize = 0;
 const NBDFUSE: usize = 2;
-const TMPFS: usize = 3;
+const QEMU: usize = 3;
+const TMPFS: usize = 4;
 
-/// A loop device over a file, and the mount that the file lies in.
-pub(crate) struct Peer {
+/// A loop device over a file, and the server of the file.
+struct Peer {
     contender: Contender,
-    pub(crate) device: PathBuf,
-    mount: Option<PathBuf>,
+    _device: LoopDevice,
+    _server: Option<Server>,
 }
 
 impl Peer {
-    /// Once the file is there. Ends `child` when it is dropped, and unmounts `mount`.
-    pub(crate) fn over(
-        name: &'static str,
-        file: &Path,
-        child: Option<Child>,
-        mount: Option<&Path>,
-    ) -> Result<Self> {
+    /// Once the file is there.
+    fn over(name: &'static str, file: &Path, server: Option<Server>) -> Result<Self> {
         appears(file)?;
-        let mut losetup = Command::new("losetup");
-        let output = losetup.args(["--find", "--show", "--direct-io=on"]).arg(file).output()?;
-        ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
-        let device = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-        let filename = format!("--filename={}", device.display());
+        let device = LoopDevice::over(file)?;
+        let filename = format!("--filename={}", device.path.display());
         let target = vec!["--ioengine=libaio".into(), "--direct=1".into(), filename];
-        let contender = Contender { name, child, target, takes: |_| true };
-        Ok(Self { contender, device, mount: mount.map(Path::to_owned) })
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.device).status();
-        if let Some(mount) = &self.mount {
-            let _ = Command::new("umount").arg("--lazy").arg(mount).stderr(Stdio::null()).status();
-        }
+        let contender = Contender { name, child: None, target, takes: |_| true };
+        Ok(Self { contender, _device: device, _server: server })
     }
 }
 
@@ -107,11 +94,17 @@ fn show(peers: &[Peer], rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     };
     let title = "fio on loop devices with direct I/O, depth 16 or 1, 4 for 1M, thousand requests a second";
     rounds.show(title, &heads, peers.iter().zip(&of).map(row).collect())?;
-    let ratios = |ours: usize| {
-        let to_it = |case: usize| ratio(&of[ours][case], &of[NBDFUSE][case]).wanted(WANTED[ours][case]);
+    let ratios = |peer: usize, ours: usize, wanted: [f64; CASES.len()]| {
+        let to_it = |case: usize| ratio(&of[ours][case], &of[peer][case]).wanted(wanted[case]);
         named(peers[ours].contender.name, (0..CASES.len()).map(to_it))
     };
-    rounds.show("Ratio to nbdfuse over nbdkit", &heads, vec![ratios(MEMORY), ratios(MEMORY + 1)])?;
+    let to_nbdfuse = |ours| ratios(NBDFUSE, ours, WANTED[ours]);
+    rounds.show("Ratio to nbdfuse over nbdkit", &heads, OURS.map(to_nbdfuse).to_vec())?;
+    let to_qemu = |ours| ratios(QEMU, ours, [0.0; CASES.len()]);
+    let title = "Ratio to qemu-storage-daemon's export by FUSE of a file on tmpfs";
+    let note = "Debian's qemu-storage-daemon 7.2 reads the next request into the buffer of a write in progress, so that \
+                concurrent writes damage each other: a file system on its export did not survive. Its figures are those of requests.";
+    results::show(rounds.table(title, &heads, OURS.map(to_qemu).to_vec()).note(note))?;
     show_large(&of[MEMORY][LARGE], &of[TMPFS][LARGE], rounds)
 }
 
@@ -155,16 +148,25 @@ fn start(folder: &Path) -> Result<Vec<Peer>> {
     nbdfuse.arg(&file).args(nbdkit);
     let image = folder.join("image");
     File::create(&image)?.set_len(SIZE)?;
-    let server = quietly(spillway, "spillway")?;
+    // Both devices of the server are detached before it ends.
+    let server = Server::start(spillway, ours.clone())?;
+    let memory = Peer::over("spillway, memory", &ours.join("memory/disk"), None)?;
+    let zram = Peer::over("spillway, zram", &ours.join("zram/disk"), Some(server))?;
+    let nbdfuse = Server::start(nbdfuse, theirs)?;
     Ok(vec![
-        Peer::over("spillway, memory", &ours.join("memory/disk"), Some(server), None)?,
-        Peer::over("spillway, zram", &ours.join("zram/disk"), None, Some(&ours))?,
-        Peer::over("nbdfuse, nbdkit memory", &file, Some(quietly(nbdfuse, "nbdfuse")?), Some(&theirs))?,
-        Peer::over("file on tmpfs", &image, None, None)?,
+        memory,
+        zram,
+        Peer::over("nbdfuse, nbdkit memory", &file, Some(nbdfuse))?,
+        qemu(folder)?,
+        Peer::over("file on tmpfs", &image, None)?,
     ])
 }
 
-fn quietly(mut command: Command, name: &str) -> Result<Child> {
-    command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.spawn().with_context(|| format!("{name} cannot be started: install it"))
+/// qemu-storage-daemon, which exports a file on tmpfs over FUSE.
+fn qemu(folder: &Path) -> Result<Peer> {
+    let (image, file) = (folder.join("qemu.image"), folder.join("qemu.export"));
+    File::create(&image)?.set_len(SIZE)?;
+    let server = Server::start(qemu_export(&image, &file)?, file.clone())?;
+    has_size(&file, SIZE)?;
+    Peer::over("qemu-storage-daemon, file on tmpfs", &file, Some(server))
 }

@@ -3,15 +3,18 @@
 //! Machines are noisy, so contenders take turns in rounds (`rounds`), and a ratio is the median over rounds of the ratio inside each
 //! round (`table`). Every figure of docs/performance.md comes from here: benchmarks hand their tables to `results`.
 
+mod account;
 mod allocator;
 mod bursts;
 mod contenders;
 mod empty;
+mod ext4;
 mod fio;
 mod folio;
 mod fuse;
 mod fwrite;
 mod kernel_zram;
+mod loop_device;
 mod lz4;
 mod memory;
 mod mounted;
@@ -57,8 +60,8 @@ cargo xtask bench spill [ROUNDS [GIB]]
 cargo xtask bench spill soak [SECONDS]
                                       a working set of 4 times the memory (300 s)
 cargo xtask bench streams             writers and compression streams (E2): inside, fwrite, locks
-cargo xtask bench folio               the page cache (E3): bytes, sectors, database, hits, instructions, eviction,
-                                      memory, nbd
+cargo xtask bench folio               the page cache (E3): bytes, sectors, databases on this disk, database on a slow
+                                      store, hits, instructions, eviction, memory, nbd
 cargo xtask bench writecache          the write cache (E4): memory, large, churn, commits, load
 cargo xtask bench zones               dirty limits for each zone (E5): model, in virtual time; store, with the page cache
 cargo xtask bench scale               throughput against workers, and locks a request, of zram and the write cache

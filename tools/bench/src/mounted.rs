@@ -1,4 +1,4 @@
-//! A server whose devices are files of a mount. As root, which mounts without help.
+//! Servers whose devices are files of a mount: ours, and peers. As root, which mounts without help.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::nbd::{Folder, binary};
+use crate::results;
 
 /// Running until it is dropped. What its devices stand on lies in its folder.
 pub(crate) struct Mounted {
@@ -59,4 +61,69 @@ pub(crate) fn appears(file: &Path) -> Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
+}
+
+/// Waits until a file has its size: until then it is the one that is mounted over.
+pub(crate) fn has_size(file: &Path, bytes: u64) -> Result<()> {
+    let start = Instant::now();
+    while fs::metadata(file)?.len() != bytes {
+        ensure!(start.elapsed() < Duration::from_secs(20), "{} has not {bytes} bytes", file.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// The command by which qemu-storage-daemon exports `image` over FUSE as the file `file`, which is made.
+pub(crate) fn qemu_export(image: &Path, file: &Path) -> Result<Command> {
+    fs::File::create(file)?;
+    let command = |image: &str, file: &str| {
+        let mut command = Command::new("qemu-storage-daemon");
+        let disk = format!("driver=file,node-name=disk,aio=io_uring,filename={image}");
+        let export = format!("type=fuse,id=disk,node-name=disk,writable=on,mountpoint={file}");
+        command.args(["--blockdev", &disk, "--export", &export]);
+        command
+    };
+    results::command(&command("IMAGE", "FILE"))?;
+    Ok(command(&image.display().to_string(), &file.display().to_string()))
+}
+
+/// How long a server may take to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server with a mount. When it is dropped it is asked to end, so that it writes what it has not written, and unmounted.
+pub(crate) struct Server {
+    child: Child,
+    mount: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn start(mut command: Command, mount: PathBuf) -> Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().with_context(|| format!("{command:?} cannot be started: install it"))?;
+        Ok(Self { child, mount })
+    }
+
+    /// Whether the server has ended in time.
+    fn end(&mut self) -> Result<bool> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if self.child.try_wait()?.is_some() {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.end().unwrap_or(false) {
+            eprintln!("warning: the server of {} does not end and is killed", self.mount.display());
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        let _ = Command::new("umount").arg("--lazy").arg(&self.mount).stderr(Stdio::null()).status();
+    }
 }

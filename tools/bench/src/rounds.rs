@@ -49,10 +49,20 @@ impl Rounds {
     /// `count` rounds after one that warms up: it touches memory for the first time and is not counted. A round is given its
     /// number and returns one value for each figure; what comes back is the values of each figure over the rounds.
     pub(crate) fn measure(self, mut round: impl FnMut(usize) -> Result<Vec<f64>>) -> Result<Vec<Vec<f64>>> {
-        let mut figures = vec![Vec::with_capacity(self.count); round(0)?.len()];
+        round(0)?;
+        self.measure_anew(round)
+    }
+
+    /// The same without a round that warms up, where each round makes anew what it measures.
+    pub(crate) fn measure_anew(
+        self,
+        mut round: impl FnMut(usize) -> Result<Vec<f64>>,
+    ) -> Result<Vec<Vec<f64>>> {
+        let mut figures: Vec<Vec<f64>> = Vec::new();
         for number in 1..=self.count {
             eprintln!("{} {}: round {number} of {}", self.command, self.part.unwrap_or_default(), self.count);
             let values = round(number)?;
+            figures.resize_with(values.len().max(figures.len()), Vec::new);
             assert_eq!(values.len(), figures.len(), "every round has the same figures");
             figures.iter_mut().zip(values).for_each(|(figure, value)| figure.push(value));
         }

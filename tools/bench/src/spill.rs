@@ -25,6 +25,7 @@ use crate::table::{figure, ratio, row};
 use beside::Beside;
 use device::Device;
 use medium::text;
+pub(crate) use medium::write_zeroes;
 
 /// Pages of an I/O.
 const BATCHES: [u64; 3] = [1, 32, 256];

@@ -58,6 +58,9 @@ pub(crate) const BENCH: &[Need] = &[
     Need { package: "qemu-system-common", probe: &["qemu-storage-daemon", "--version"] },
     Need { package: "libnbd-bin", probe: &["nbdfuse", "--version"] },
     Need { package: "sqlite3", probe: &["sqlite3", "--version"] },
+    // With pgbench. The benchmark makes clusters of its own.
+    Need { package: "postgresql", probe: &["pgbench", "--version"] },
+    Need { package: "git", probe: &["git", "--version"] },
     Need { package: "valgrind", probe: &["valgrind", "--version"] },
     Need { package: "python3", probe: &["python3", "--version"] },
     Need { package: "e2fsprogs", probe: &["/usr/sbin/mke2fs", "-V"] },

@@ -11,6 +11,7 @@ use spillway_core::{IoBuf, Request, Seam};
 use spillway_layers::page_cache::Config;
 
 use super::store::Rig;
+use crate::results;
 use crate::rounds::{Rounds, drawn_order};
 use crate::table::{figure, ratio, row};
 
@@ -124,7 +125,8 @@ pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
             ratio(block_rate, whole_rate).wanted(faster),
         ]);
     }
-    let title = "E3: aligned 4 KiB overwrites, 8 jobs, a flush after each: bytes written below for each byte written, and overwrites a second";
+    let title = "E3: aligned 4 KiB overwrites, 8 jobs, a flush after each, on a store slowed down: bytes written below for each byte \
+                 written, and overwrites a second";
     let head = [
         "store",
         "folio",
@@ -137,7 +139,9 @@ pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
         "whole folio",
         "ratio to whole",
     ];
-    rounds.show(title, &head, rows)
+    let note = "That a block is a sixteenth of a folio of 64 KiB is arithmetic, and so are the bytes; on a store that is slow enough the \
+                overwrites follow them. What that is worth on a disk: `cargo xtask bench folio 5 databases`.";
+    results::show(rounds.table(title, &head, rows).note(note))
 }
 
 /// Overwrites of single sectors, where blocks are such.

@@ -4,19 +4,16 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
-use spillway_core::random::Random;
+use anyhow::Result;
 
 use super::bytes::RATES;
-use crate::fuse::Peer;
+use super::sqlite;
+use crate::ext4::Ext4;
+use crate::loop_device::LoopDevice;
 use crate::mounted::Mounted;
 use crate::nbd::Folder;
-use crate::results;
 use crate::rounds::{Rounds, drawn_order};
 use crate::table::{figure, ratio, row};
 
@@ -28,8 +25,7 @@ const FOLIO: u64 = 64 << 10;
 /// Bytes of a block: of those that are dirty, and of a whole folio.
 const BLOCKS: [u64; 2] = [4096, FOLIO];
 
-/// Rows of the database, and commits of a run, each of which changes one of them.
-const ROWS: u64 = 20_000;
+/// Commits of a run, each of which changes a row.
 fn commits(rounds: Rounds) -> u64 {
     rounds.pick(150, 40)
 }
@@ -39,64 +35,24 @@ const WANTED: f64 = 1.8;
 /// A device with a file system with a database.
 struct Database {
     name: String,
-    /// Where the file system is.
-    place: PathBuf,
-    /// Below the file system.
-    _device: Peer,
+    ext4: Ext4,
+    _device: LoopDevice,
 }
 
 impl Database {
     fn make(server: &Mounted, name: &str) -> Result<Self> {
-        let place = server.folder.0.join(name);
-        let lower = Peer::over("a page cache", &server.file(name)?, None, None)?;
-        fs::create_dir(&place)?;
-        let at_once = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
-        finish(Command::new("mkfs.ext4").args(["-q", "-F", "-E", at_once]).arg(&lower.device))?;
-        finish(Command::new("mount").args([&lower.device, &place]))?;
-        let database = Self { name: name.into(), place, _device: lower };
-        let mut words =
-            String::from("create table rows (number integer primary key, content text);\nbegin;\n");
-        for row in 0..ROWS {
-            writeln!(words, "insert into rows values ({row}, hex(randomblob(100)));")?;
-        }
-        database.sqlite(&(words + "commit;\n"))?;
-        Ok(database)
+        let device = LoopDevice::over(&server.file(name)?)?;
+        let ext4 = Ext4::make_without_discards(&device.path, server.folder.0.join(name))?;
+        sqlite::create(&ext4.place)?;
+        Ok(Self { name: name.into(), ext4, _device: device })
     }
 
     /// Commits a second.
     fn run(&self, seed: u64, commits: u64) -> Result<f64> {
-        let (mut random, mut words) = (Random(seed), String::new());
-        for _ in 0..commits {
-            let row = random.below(ROWS);
-            writeln!(words, "update rows set content = hex(randomblob(100)) where number = {row};")?;
-        }
         let start = Instant::now();
-        self.sqlite(&words)?;
+        sqlite::change(&self.ext4.place, commits, seed)?;
         Ok(commits as f64 / start.elapsed().as_secs_f64())
     }
-
-    /// With SQLite's defaults: a journal that is deleted with each commit, and everything synced.
-    fn sqlite(&self, words: &str) -> Result<()> {
-        let mut command = Command::new("sqlite3");
-        results::command(command.arg("-bail"))?;
-        command.arg(self.place.join("rows.db")).stdin(Stdio::piped());
-        let mut child = command.spawn().context("sqlite3 cannot be started: install it")?;
-        let written = child.stdin.take().context("it is piped")?.write_all(words.as_bytes());
-        ensure!(child.wait()?.success(), "sqlite3 failed on {}", self.name);
-        Ok(written?)
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.place).stderr(Stdio::null()).status();
-    }
-}
-
-fn finish(command: &mut Command) -> Result<()> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
@@ -127,7 +83,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
             figure(whole_kib, 0),
         ]
     });
-    let title = "E3: SQLite on ext4, folios of 64 KiB, a row a commit: commits a second, and KiB written below for each";
+    let title = "E3: SQLite on ext4 over a store slowed down, folios of 64 KiB, a row a commit: commits a second, and KiB written below for each";
     let head = ["store", "dirty blocks", "whole folio", "ratio to whole", "KiB: dirty blocks", "whole folio"];
     rounds.show(title, &head, rows.collect())
 }

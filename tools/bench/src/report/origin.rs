@@ -23,7 +23,7 @@ pub(super) struct Origin {
 }
 
 /// Peers and tools, and how each says its version.
-const TOOLS: [[&str; 2]; 10] = [
+const TOOLS: [[&str; 2]; 11] = [
     ["rustc", "--version"],
     ["fio", "--version"],
     ["nbdkit", "--version"],
@@ -32,6 +32,7 @@ const TOOLS: [[&str; 2]; 10] = [
     ["qemu-nbd", "--version"],
     ["qemu-storage-daemon", "--version"],
     ["sqlite3", "--version"],
+    ["pgbench", "--version"],
     ["valgrind", "--version"],
     ["mkfs.ext4", "-V"],
 ];

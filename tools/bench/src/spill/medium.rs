@@ -6,9 +6,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+
+use crate::ext4::finish;
+use crate::loop_device::LoopDevice;
 
 pub(super) enum Medium {
     /// A file to be made, of so many bytes.
@@ -33,7 +36,7 @@ pub(super) fn pair(folder: &Path, bytes: [u64; 2]) -> Result<([Medium; 2], Strin
         let files = [0, 1].map(|nth| Medium::File(files[nth].clone(), bytes[nth]));
         return Ok((files, "files, that of fio written before: loop devices take root".into()));
     }
-    let [spill, peer] = [0, 1].map(|nth| LoopDevice::over_written(FIRST_LOOP + nth, &files[nth], bytes[nth]));
+    let [spill, peer] = [0, 1].map(|nth| over_written(FIRST_LOOP + nth, &files[nth], bytes[nth]));
     let what = "loop devices over files that were written, without discards";
     Ok(([Medium::Loop(spill?), Medium::Loop(peer?)], what.into()))
 }
@@ -41,45 +44,20 @@ pub(super) fn pair(folder: &Path, bytes: [u64; 2]) -> Result<([Medium; 2], Strin
 /// Number of the first loop device. A limit of discards stays with the number, and cannot be lifted: one that nobody else is given.
 const FIRST_LOOP: usize = 700;
 
-/// A loop device, detached when dropped.
-pub(super) struct LoopDevice {
-    path: PathBuf,
+/// A loop device over `file`, which is made and written, whose room stays as it is.
+fn over_written(number: usize, file: &Path, bytes: u64) -> Result<LoopDevice> {
+    write_zeroes(file, bytes)?;
+    let device = LoopDevice::at(format!("/dev/loop{number}").into(), file)?;
+    let limit = format!("/sys/block/loop{number}/queue/discard_max_bytes");
+    fs::write(&limit, "0").context(limit)?;
+    Ok(device)
 }
 
-impl LoopDevice {
-    /// One over `file`, which is made and written, whose room stays as it is.
-    fn over_written(number: usize, file: &Path, bytes: u64) -> Result<Self> {
-        write_zeroes(file, bytes)?;
-        let path = format!("/dev/loop{number}");
-        run("losetup", &["--direct-io=on", &path, text(file)?])?;
-        let device = Self { path: path.into() };
-        let limit = format!("/sys/block/loop{number}/queue/discard_max_bytes");
-        fs::write(&limit, "0").context(limit)?;
-        Ok(device)
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let detached = text(&self.path).and_then(|path| run("losetup", &["--detach", path]));
-        if let Err(why) = detached {
-            eprintln!("warning: {} is left behind: {why:#}", self.path.display());
-        }
-    }
-}
-
-fn write_zeroes(file: &Path, bytes: u64) -> Result<()> {
+/// Makes a file all of whose blocks are written.
+pub(crate) fn write_zeroes(file: &Path, bytes: u64) -> Result<()> {
     let how = ["--name=zeroes", "--rw=write", "--bs=1M", "--iodepth=8", "--ioengine=libaio", "--direct=1"];
     let what = [format!("--filename={}", text(file)?), format!("--size={bytes}"), "--zero_buffers".into()];
-    run("fio", &how.iter().copied().chain(what.iter().map(String::as_str)).collect::<Vec<_>>()).map(drop)
-}
-
-/// What a program says that ends well.
-fn run(program: &str, words: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(words).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("{program} cannot be started: install it"))?;
-    ensure!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8_lossy(&output.stdout).into())
+    finish(Command::new("fio").args(how).args(what))
 }
 
 pub(super) fn text(path: &Path) -> Result<&str> {
