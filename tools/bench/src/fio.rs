@@ -62,13 +62,17 @@ pub(crate) fn timed(contender: &Contender, case: &Case, millis: u64) -> Result<D
 
 /// The processor time that the contender's server has taken so far.
 pub(crate) fn server_time(contender: &Contender) -> Result<Option<Duration>> {
-    let Some(child) = &contender.child else { return Ok(None) };
-    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
+    contender.child.as_ref().map(|child| processor_time(child.id())).transpose()
+}
+
+/// The processor time that a program has taken so far.
+pub(crate) fn processor_time(program: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{program}/stat"))?;
     let after_name = stat.rsplit_once(')').context("a name in /proc/PID/stat")?.1;
     let ticks: Vec<u64> =
         after_name.split_whitespace().skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
     let a_second = rustix::param::clock_ticks_per_second();
-    Ok(Some(Duration::from_micros(ticks.iter().sum::<u64>() * 1_000_000 / a_second)))
+    Ok(Duration::from_micros(ticks.iter().sum::<u64>() * 1_000_000 / a_second))
 }
 
 /// Runs fio and returns how many requests were answered.

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+
+use crate::pages::PAGE;
 
 const CONTROL: &str = "/sys/class/zram-control";
 
@@ -16,12 +18,34 @@ pub(crate) struct KernelZram {
 impl KernelZram {
     /// A device of `bytes` with lz4, or the reason why there is none.
     pub(crate) fn new(bytes: u64) -> Result<Self> {
+        Self::made(bytes, None)
+    }
+
+    /// The same with a device that it can write pages back to.
+    pub(crate) fn with_backing(bytes: u64, backing: &Path) -> Result<Self> {
+        Self::made(bytes, Some(backing))
+    }
+
+    fn made(bytes: u64, backing: Option<&Path>) -> Result<Self> {
         let id = fs::read_to_string(format!("{CONTROL}/hot_add"));
         let id = id.context("no device of the kernel's zram can be made here")?.trim().parse()?;
         let device = Self { id };
         device.set("comp_algorithm", "lz4")?;
+        if let Some(backing) = backing {
+            device.set("backing_dev", backing.to_str().context("a path that is text")?)?;
+        }
         device.set("disksize", &bytes.to_string())?;
         Ok(device)
+    }
+
+    /// Why the kernel's zram has no write-back here, if it has none: a kernel that is built without it has no attribute for it.
+    pub(crate) fn without_write_back() -> Option<String> {
+        let has_it = |zram: &Self| Path::new(&zram.attribute("backing_dev")).exists();
+        match Self::new(PAGE as u64) {
+            Ok(zram) if has_it(&zram) => None,
+            Ok(_) => Some("this kernel is built without it (no attribute backing_dev)".into()),
+            Err(why) => Some(format!("{why:#}")),
+        }
     }
 
     /// The same; without one a line says why.
@@ -34,7 +58,7 @@ impl KernelZram {
         format!("/sys/block/zram{}/{name}", self.id)
     }
 
-    fn set(&self, name: &str, value: &str) -> Result<()> {
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<()> {
         fs::write(self.attribute(name), value).with_context(|| format!("{} = {value}", self.attribute(name)))
     }
 

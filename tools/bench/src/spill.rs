@@ -1,41 +1,32 @@
-//! E1: pages that leave compressed RAM for a file, one I/O a page, 32 pages an I/O as in the source, and as many as we gather.
+//! E1: pages that leave compressed RAM for a file: single pages one at a time, 32 pages an I/O as in the source, and as many as we gather.
 //!
-//! The pages are random, so that none compresses and all are written raw. The peer is fio, which writes as many bytes in order, 1 MiB at a
-//! time, eight at once, with O_DIRECT. Both write over what was written before, as far as that can be had: see `medium`.
+//! The pages are random, so that none compresses and all are written raw. The peers are fio, which writes as many bytes in order, single
+//! pages or a MiB at a time, with O_DIRECT, and the kernel's zram. All write over what was written before, as far as that can be had: see
+//! `medium`.
 //!
-//! The second table is about reads of pages that stay in memory, before and during a write-back of all others.
+//! The last table is about reads of pages that stay in memory, before and during a write-back of all others.
 
 mod beside;
+mod contenders;
 mod device;
 mod medium;
 mod soak;
 
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use crate::fio::server_time;
+use crate::kernel_zram::KernelZram;
 use crate::nbd::Folder;
 use crate::results;
 use crate::rounds::{Rounds, drawn_order};
 use crate::statistics::median;
-use crate::table::{figure, ratio, row};
+use crate::table::{Cell, figure, named, ratio, row};
 use beside::Beside;
-use device::Device;
-use medium::text;
+use contenders::{ALL, BATCHED, BEFORE, FIO, Field, GATHERED};
 pub(crate) use medium::write_zeroes;
 
-/// Pages of an I/O.
-const BATCHES: [u64; 3] = [1, 32, 256];
-const GATHERED: usize = 2;
-
-/// Which figure is which: rates, processor time, and from here on.
-const PEER: usize = 2 * BATCHES.len();
-const BESIDE: usize = PEER + 1;
-
-/// Wanted of what is gathered: times one page an I/O, part of fio's rate, and part of the processor time of one page an I/O.
+/// Wanted of what is gathered: times single pages, part of fio's rate, and part of the processor time of single pages.
 const FASTER: f64 = 10.0;
 const OF_FIO: f64 = 0.9;
 const PROCESSOR: f64 = 0.125;
@@ -46,6 +37,9 @@ const SLOWER: f64 = 3.0;
 const READ_MICROS: f64 = 1000.0;
 const KEPT: f64 = 0.5;
 
+/// I/Os of write-back in flight by default.
+const DEPTH: usize = 4;
+
 pub(crate) use soak::run as soak;
 
 pub(crate) fn run(rounds: Rounds, gib: u64) -> Result<()> {
@@ -53,86 +47,76 @@ pub(crate) fn run(rounds: Rounds, gib: u64) -> Result<()> {
     let bytes = (gib << 30) / rounds.pick(1, 4);
     let disk = Folder::on_disk()?;
     let ([spill, other], media) = medium::pair(&disk.0, [bytes / 4 * 5, bytes])?;
-    let device = Device::start(bytes, 2 * bytes + (1 << 30), &spill)?;
-    let figures = rounds.measure(|round| {
-        let mut figures = vec![f64::NAN; BESIDE + 3];
-        for turn in drawn_order(BATCHES.len() + 2, round) {
-            match BATCHES.get(turn) {
-                Some(&batch) => {
-                    let (rate, processor) = write_back(&device, batch)?;
-                    (figures[turn], figures[BATCHES.len() + turn]) = (rate, processor);
+    let field = Field { bytes, spill: &spill, other: &other };
+    let figures = rounds.measure_anew(|round| {
+        let mut figures = vec![f64::NAN; 2 * ALL.len() + 3];
+        for turn in drawn_order(ALL.len() + 1, round) {
+            match ALL.get(turn) {
+                Some(contender) => {
+                    let [rate, processor] = field.measure(*contender, rounds)?;
+                    (figures[turn], figures[ALL.len() + turn]) = (rate, processor);
                 }
-                None if turn == BATCHES.len() => figures[PEER] = peer(other.path(), bytes)?,
                 None => {
-                    let Beside { p99: [idle, busy], rate } =
-                        beside::measure(&device, &disk.0, Duration::from_secs(rounds.pick(4, 1)))?;
-                    figures[BESIDE..].copy_from_slice(&[idle, busy, rate]);
+                    let (device, idle) = (field.device(DEPTH)?, Duration::from_secs(rounds.pick(4, 1)));
+                    let Beside { p99: [idle, busy], rate } = beside::measure(&device, &disk.0, idle)?;
+                    figures[2 * ALL.len()..].copy_from_slice(&[idle, busy, rate]);
                 }
             }
         }
         Ok(figures)
     })?;
-    show(&figures, rounds, bytes, &media)
+    show(&figures, rounds, bytes, &media)?;
+    show_parts(&figures, rounds)?;
+    show_beside(&figures[2 * ALL.len()..], &figures[GATHERED], rounds)
 }
 
 fn show(figures: &[Vec<f64>], rounds: Rounds, bytes: u64, media: &str) -> Result<()> {
-    let (rates, rest) = figures.split_at(BATCHES.len());
-    let (processor, peer) = (&rest[..BATCHES.len()], &figures[PEER]);
-    let rows = (0..BATCHES.len()).map(|mode| {
-        let faster = ratio(&rates[mode], &rates[0]);
-        let of_fio = ratio(&rates[mode], peer);
-        let share = ratio(&processor[mode], &processor[0]).decimals(3);
-        let [faster, of_fio, share] = match mode {
+    let (rates, processor) = (&figures[..ALL.len()], &figures[ALL.len()..]);
+    let fastest = &rates[FIO[3]];
+    let rows = ALL.iter().enumerate().map(|(at, contender)| {
+        let [faster, of_fio] = [ratio(&rates[at], &rates[BEFORE]), ratio(&rates[at], fastest)];
+        let share = ratio(&processor[at], &processor[BEFORE]).decimals(3);
+        let [faster, of_fio, share] = match at {
             GATHERED => [faster.at_least(FASTER), of_fio.at_least(OF_FIO), share.at_most(PROCESSOR)],
             _ => [faster, of_fio, share],
         };
-        let pages = BATCHES[mode].to_string();
-        row![pages, figure(&rates[mode], 0), faster, of_fio, figure(&processor[mode], 2), share]
+        row![contender.name(), figure(&rates[at], 0), faster, of_fio, figure(&processor[at], 2), share]
     });
-    let title = format!("{} MiB of random pages written back, MiB a second", bytes >> 20);
+    let title = format!("E1: {} MiB of random pages written back, MiB a second", bytes >> 20);
     let heads =
-        ["pages an I/O", "written back", "to one page", "of fio, 1 MiB", "processor, s a GiB", "to one page"];
-    let fio = format!("fio: {:.0} MiB a second. Both wrote to {media}.", median(peer));
-    results::show(rounds.table(&title, &heads, rows.collect()).note(fio))?;
-    show_beside(figures, rounds)
+        ["", "MiB/s", "to single pages", "of fio, 1 MiB, depth 8", "processor, s a GiB", "to single pages"];
+    let media = format!(
+        "All wrote to {media}. Ours writes single pages one at a time, an eighth of the bytes, as the kernel's \
+         writeback_batch_size of 1 asks. fio's rate and processor time are its own account, without its start."
+    );
+    let table = rounds.table(&title, &heads, rows.collect()).note(media);
+    results::show(match KernelZram::without_write_back() {
+        Some(why) => table.note(format!("No write-back of the kernel's zram: {why}.")),
+        None => table,
+    })
 }
 
-fn show_beside(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
-    let [idle, busy, rate] = [0, 1, 2].map(|nth| &figures[BESIDE + nth]);
+/// Batching and depth, each by itself.
+fn show_parts(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
+    let gain = |after: usize, before: usize| Cell::from(ratio(&figures[after], &figures[before]));
+    let [page, pages, block, blocks] = FIO;
+    let rows = vec![
+        named("ours: batches of 256 pages", [gain(BATCHED, BEFORE), "-".into(), gain(GATHERED, BATCHED)]),
+        named("fio: blocks of 1 MiB", [gain(block, page), gain(pages, page), gain(blocks, block)]),
+    ];
+    let head = ["", "batching at depth 1", "depth 4 with single pages", "depth 4 (fio 8) with batches"];
+    rounds.show("E1: what batching and depth bring, each by itself", &head, rows)
+}
+
+fn show_beside(figures: &[Vec<f64>], alone: &[f64], rounds: Rounds) -> Result<()> {
+    let [idle, busy, rate] = figures else { unreachable!("three figures") };
     let most = (SLOWER * median(idle)).max(READ_MICROS);
     let row = row![
         figure(idle, 0),
         figure(busy, 0).at_most(most.round()),
         figure(rate, 0),
-        ratio(rate, &figures[GATHERED]).at_least(KEPT),
+        ratio(rate, alone).at_least(KEPT),
     ];
     let title = "5,000 reads a second of pages in memory, beside write-back: 99 of 100 take less, us";
     rounds.show(title, &["idle", "during write-back", "write-back, MiB a second", "of alone"], vec![row])
-}
-
-/// Fills the device and writes it back, so many pages an I/O: MiB a second, and seconds of the processor for a GiB.
-fn write_back(device: &Device, batch: u64) -> Result<(f64, f64)> {
-    device.fill()?;
-    device.set("writeback_batch_size", &batch.to_string())?;
-    device.set("idle", "all")?;
-    let processor = || server_time(&device.contender)?.context("the server runs");
-    let (start, before) = (Instant::now(), processor()?);
-    device.set("writeback", "idle")?;
-    let (took, busy): (_, Duration) = (start.elapsed(), processor()? - before);
-    device.empty()?;
-    let gib = device.bytes as f64 / (1u64 << 30) as f64;
-    Ok((gib * 1024.0 / took.as_secs_f64(), busy.as_secs_f64() / gib))
-}
-
-/// fio's MiB a second.
-fn peer(path: &Path, bytes: u64) -> Result<f64> {
-    let file = format!("--filename={}", text(path)?);
-    let size = format!("--size={bytes}");
-    let mut command = Command::new("fio");
-    command.args(["--name=peer", "--rw=write", "--bs=1M", "--iodepth=8", "--ioengine=libaio", "--direct=1"]);
-    results::command(&command)?;
-    let start = Instant::now();
-    let output = command.args([file, size]).stdin(Stdio::null()).output().context("fio cannot be started")?;
-    ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(bytes as f64 / (1u64 << 20) as f64 / start.elapsed().as_secs_f64())
 }

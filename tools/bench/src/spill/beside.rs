@@ -28,7 +28,7 @@ pub(super) struct Beside {
 /// Fills the device, and writes back all of it but what is read meanwhile; write-back begins after the time `idle`, in whose second half
 /// idle reads are measured. Keeps a log of reads in `folder`.
 pub(super) fn measure(device: &Device, folder: &Path, idle: Duration) -> Result<Beside> {
-    device.fill()?;
+    device.fill(device.bytes)?;
     device.set("writeback_batch_size", "256")?;
     device.set("idle", "all")?;
     let hot = format!("--size={HOT_BYTES} --offset_increment=0");
@@ -51,7 +51,6 @@ pub(super) fn measure(device: &Device, folder: &Path, idle: Duration) -> Result<
     let (took, until) = (start.elapsed(), millis());
     ensure!(reader.try_wait()?.is_none(), "write-back took longer than the reads: {took:?}");
     ensure!(reader.wait()?.success(), "fio failed");
-    device.empty()?;
     let reads = fs::read_to_string(log.with_file_name("reads_clat.1.log"))?;
     let idle = from - idle.as_millis() as u64 / 2..from;
     let mib = (device.bytes - HOT_BYTES) as f64 / (1u64 << 20) as f64;

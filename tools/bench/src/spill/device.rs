@@ -1,5 +1,6 @@
 //! A RAM disk that spills to the disk.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -17,14 +18,23 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// One of `bytes`, with so much memory, that spills to `spill`.
-    pub(super) fn start(bytes: u64, memory: u64, spill: &Medium) -> Result<Self> {
+    /// One of `bytes`, with so much memory, that spills to `spill`, with so many I/Os of write-back in flight.
+    pub(super) fn start(bytes: u64, memory: u64, spill: &Medium, depth: usize) -> Result<Self> {
         let (sockets, spillway) = (Folder::new()?, binary()?);
-        let [size, memory] = [bytes, memory].map(|bytes| bytes.to_string());
-        let mut words = vec![text(&spillway)?, "ram", "--size", &size, "--memory", &memory, "--name", "ram0"];
-        words.extend(["--spill", text(spill.path())?, "--socket", "SOCKET"]);
-        let room = if let Medium::File(_, bytes) = spill { Some(bytes.to_string()) } else { None };
-        words.extend(room.iter().flat_map(|room| ["--spill-size", room]));
+        let room = if let Medium::File(_, bytes) = spill {
+            format!(", spill_size = {bytes}")
+        } else {
+            String::new()
+        };
+        // The device before was killed, and has left the file.
+        let spill = format!("spill = \"{}\", spill_retake = true{room}", text(spill.path())?);
+        let device = format!(
+            "memory = {memory}\n[[device]]\nname = \"ram0\"\n\
+             origin = {{ kind = \"zram\", disksize = {bytes}, writeback_depth = {depth}, {spill} }}\n"
+        );
+        let config = sockets.0.join("serve.toml");
+        fs::write(&config, device)?;
+        let words = [text(&spillway)?, "serve", text(&config)?, "--socket", "SOCKET"];
         let contender = server("spillway", &sockets.0, "ram0", &words)?;
         Ok(Self { contender, spillway, bytes, sockets })
     }
@@ -45,15 +55,9 @@ impl Device {
         self.say(&["get", "ram0", name])
     }
 
-    /// Writes random pages everywhere.
-    pub(super) fn fill(&self) -> Result<()> {
-        let random = format!("--size={} --offset_increment=0 --buffer_compress_percentage=0", self.bytes);
+    /// Writes random pages to the first `bytes`.
+    pub(super) fn fill(&self, bytes: u64) -> Result<()> {
+        let random = format!("--size={bytes} --offset_increment=0 --buffer_compress_percentage=0");
         fio(&self.contender, &case("fill", "write", 1024, 1, 8), &random).map(|_| ())
-    }
-
-    /// Forgets all that was written.
-    pub(super) fn empty(&self) -> Result<()> {
-        self.set("reset", "1")?;
-        self.set("disksize", &self.bytes.to_string())
     }
 }

@@ -28,7 +28,7 @@ const OF_FIO: f64 = 0.6;
 pub(crate) fn run(seconds: u64) -> Result<()> {
     ensure!((10..=86_400).contains(&seconds), "{seconds} seconds: 10 to 86400 are allowed");
     let disk = Folder::on_disk()?;
-    let device = Device::start(SET, MEMORY, &Medium::File(disk.0.join("spill"), SET / 2 * 3))?;
+    let device = Device::start(SET, MEMORY, &Medium::File(disk.0.join("spill"), SET / 2 * 3), super::DEPTH)?;
     let child = device.contender.child.as_ref().context("the server runs")?.id();
     let log = disk.0.join("soak");
     let soak = write(&device.contender.target, &log, seconds)?;
