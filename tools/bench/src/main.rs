@@ -63,7 +63,8 @@ cargo xtask bench streams             writers and compression streams (E2): insi
 cargo xtask bench folio               the page cache (E3): bytes, sectors, databases on this disk, database on a slow
                                       store, hits, instructions, eviction, memory, nbd
 cargo xtask bench writecache          the write cache (E4): memory, large, churn, commits, load
-cargo xtask bench zones               dirty limits for each zone (E5): model, in virtual time; store, with the page cache
+cargo xtask bench zones               dirty limits for each zone (E5), with the page cache: store; with ROUNDS given, a
+                                      model of the source's machine in virtual time: model
 cargo xtask bench scale               throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 cargo xtask bench hits CONTENDER      reads of 4 KiB that hit, for callgrind: cache, table or copies
@@ -93,7 +94,7 @@ const BENCHES: [Bench; 9] = [
     ("streams", &["inside", "fwrite", "locks"], streams::run),
     ("folio", &folio::PARTS, folio::run),
     ("writecache", &["memory", "large", "churn", "commits", "load"], writecache::run),
-    ("zones", &["model", "store"], zones::run),
+    ("zones", &["store"], zones::run),
 ];
 
 fn run(words: &[&str]) -> Result<()> {
@@ -117,6 +118,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["spill", rest @ ..] if rest.len() < 3 => {
             spill::run(rounds("spill", rest)?, number(rest.get(1), 4)? as u64)
         }
+        ["zones", count, "model"] => zones::model(rounds("zones", &[*count])?.part("model")),
         ["scale", rest @ ..] if rest.len() < 2 => scale::run(rounds("scale", rest)?),
         ["writer"] => streams::one_writer(),
         ["hits", contender] => folio::read_hits(contender),

@@ -59,7 +59,7 @@ What the model assumes:
 - Activated are pages accessed twice; nothing accesses the data twice.
 ";
 
-pub(super) fn run(rounds: Rounds) -> Result<()> {
+pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let runs = rows(&ALL, &SCOPES, &[SEEK], SEEDS);
     let runs: Vec<[&[Measured]; 2]> = pairs(&runs, SEEDS);
     let title = format!(
