@@ -1,5 +1,6 @@
 //! A write cache on a file of zeroes, and what is written to it.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -51,7 +52,7 @@ impl Drop for Medium {
 }
 
 pub(crate) struct Bench {
-    pub(super) workers: Workers,
+    pub(crate) workers: Workers,
     pub(super) medium: Medium,
 }
 
@@ -64,6 +65,8 @@ pub(super) struct Load {
     /// Bytes of the device that are written to, from the begin.
     pub(super) area: u64,
     pub(super) seed: u64,
+    /// Writes between two flushes, if there are any.
+    pub(super) flush_after: Option<u64>,
 }
 
 impl Bench {
@@ -103,6 +106,11 @@ impl Bench {
         Ok(spillway_io::block_on(WriteCache::open(config, self.null()?, device, env, budget))?.0)
     }
 
+    /// A cache over nothing of another size.
+    pub(crate) fn over_null(&self, config: &Config, size: u64) -> Result<Arc<WriteCache>> {
+        self.cache(config, null::Null::new(&null::Config { size })?, self.medium.open(&self.workers)?)
+    }
+
     pub(super) fn fresh(&self, config: &Config) -> Result<Arc<WriteCache>> {
         self.cache(config, self.null()?, self.medium.open(&self.workers)?)
     }
@@ -119,7 +127,8 @@ impl Bench {
         let time = self.on_worker(move || async move {
             let seam = Seam::new(device);
             let start = Instant::now();
-            join_all((0..load.depth).map(|lane| write_lane(&seam, load, lane as u64))).await;
+            let written = Cell::new(0);
+            join_all((0..load.depth).map(|lane| write_lane(&seam, load, lane as u64, &written))).await;
             start.elapsed()
         });
         load.bytes as f64 / MIB as f64 / time.as_secs_f64()
@@ -145,16 +154,22 @@ pub(crate) fn on_worker<T: Send + 'static, F: Future<Output = T> + 'static>(
     outcome.recv().expect("the worker answers")
 }
 
-async fn write_lane(seam: &Seam, load: Load, lane: u64) {
+/// Writes noise; `written` counts the writes of all lanes.
+async fn write_lane(seam: &Seam, load: Load, lane: u64, written: &Cell<u64>) {
     let mut random = Random(load.seed * 1000 + lane);
     let count = load.bytes / load.len as u64 / load.depth as u64;
-    let mut buf = IoBuf::zeroed(load.len);
+    let mut buf = IoBuf::new(load.len);
+    buf.chunks_mut(8).for_each(|word| word.copy_from_slice(&random.draw().to_le_bytes()[..word.len()]));
     for number in 0..count {
         buf[..8].copy_from_slice(&number.to_le_bytes());
         let at = random.below(load.area / load.len as u64) * load.len as u64;
         let reply = seam.submit(Request::write(at, buf)).await;
         assert_eq!(reply.result, Ok(()));
         buf = reply.buf;
+        written.set(written.get() + 1);
+        if load.flush_after.is_some_and(|writes| written.get().is_multiple_of(writes)) {
+            assert_eq!(seam.submit(Request::flush()).await.result, Ok(()));
+        }
     }
 }
 
