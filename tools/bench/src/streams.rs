@@ -18,7 +18,7 @@ use crate::fwrite::Files;
 use crate::lz4::lz4;
 use crate::pages::{self, PAGE, Pages};
 use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, named, ratio};
+use crate::table::{Bound, Figure, figure, named, ratio};
 
 /// iozone's sizes in the source: 16 KiB records, 60 MiB a writer.
 const RECORD: usize = 16 << 10;
@@ -43,12 +43,11 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
             for (test, figures) in tests {
                 let name = format!("{algorithm}, {}, {test}", set.name);
                 rates.push(named(&name, figures.iter().map(|rates| figure(rates, 0))));
-                ratios.push(named(
-                    &name,
-                    RATIOS.iter().zip(wanted).map(|((_, ours, theirs), wanted)| {
-                        ratio(&figures[*ours], &figures[*theirs]).wanted(wanted)
-                    }),
-                ));
+                let to = |(ours, theirs): (usize, usize), wanted| {
+                    ratio(&figures[ours], &figures[theirs]).wanted(wanted)
+                };
+                let of = |nth: usize| to((RATIOS[nth].1, RATIOS[nth].2), wanted[nth]);
+                ratios.push((name, [0, 1, 2].map(of)));
             }
         }
     }
@@ -58,7 +57,22 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
     rounds.show(&format!("E2: records of 16 KiB, {place}, MiB a second"), &head, rates)?;
     let head: Vec<&str> =
         std::iter::once("writers by streams").chain(RATIOS.map(|(name, ..)| name)).collect();
-    rounds.show(&format!("E2: records of 16 KiB, {place}, ratios"), &head, ratios)
+    let worst = worst(&ratios);
+    let rows = ratios.into_iter().chain([worst]).map(|(name, ratios)| named(&name, ratios));
+    rounds.show(&format!("E2: records of 16 KiB, {place}, ratios"), &head, rows.collect())
+}
+
+/// Of each column the ratio that is farthest below its bound, or nearest to it.
+fn worst(ratios: &[(String, [Figure; 3])]) -> (String, [Figure; 3]) {
+    let margin = |figure: &Figure| {
+        let value = figure.value().unwrap_or(f64::MAX);
+        if let Some(Bound::AtLeast(wanted)) = figure.bound { value / wanted } else { value }
+    };
+    let least = |column: usize| {
+        let figures = ratios.iter().map(|(_, figures)| &figures[column]);
+        figures.min_by(|a, b| margin(a).total_cmp(&margin(b))).expect("there are rows").clone()
+    };
+    ("the worst of these".into(), [0, 1, 2].map(least))
 }
 
 /// The least ratios.
@@ -277,4 +291,18 @@ fn run_writers(set: &Pages, writers: usize, lend: &Lend<'_>) -> f64 {
         }
     });
     (writers * COUNT * PAGE) as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_ratio_is_the_farthest_below_its_bound() {
+        let row = |values: [f64; 3], wanted: f64| {
+            ("a".into(), values.map(|value| ratio(&[value], &[1.0]).at_least(wanted)))
+        };
+        let (_, worst) = worst(&[row([1.9, 1.0, 3.0], 2.0), row([1.3, 0.8, 1.1], 1.0)]);
+        assert_eq!(worst.map(|figure| figure.value()), [Some(1.9), Some(1.0), Some(1.1)]);
+    }
 }
