@@ -54,7 +54,7 @@ cargo xtask bench vhost               vhost-user beside NBD, qemu-storage-daemon
                                       throughput; fairness beside a busy neighbour
 cargo xtask bench fuse                fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root
 cargo xtask bench zram                in process: codec beside bare lz4 and the kernel's zram; bursts that are deferred;
-                                      memory for real pages; recompress
+                                      memory for real pages; recompress; filesystem: a clone, an archive and a build
 cargo xtask bench spill [ROUNDS [GIB]]
                                       pages written back to a file on the disk, beside fio (E1) (4 GiB)
 cargo xtask bench spill soak [SECONDS]
@@ -90,7 +90,7 @@ const BENCHES: [Bench; 9] = [
     ("tls", &[], tls::run),
     ("vhost", &["throughput", "fairness"], vhost::run),
     ("fuse", &[], fuse::run),
-    ("zram", &["codec", "bursts", "memory", "recompress"], zram::run),
+    ("zram", &["codec", "bursts", "memory", "recompress", "filesystem"], zram::run),
     ("streams", &["inside", "fwrite", "locks"], streams::run),
     ("folio", &folio::PARTS, folio::run),
     ("writecache", &["memory", "large", "churn", "commits", "load"], writecache::run),

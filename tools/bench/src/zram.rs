@@ -4,6 +4,8 @@
 //! can reach. The kernel's device is reached by a system call for each page, which ours is not: the ratio to it is shown, and
 //! no bound is set on it.
 
+mod file_system;
+
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -33,7 +35,8 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
         Some("codec") => codec(&workers, rounds),
         Some("bursts") => bursts::run(&workers, &pages::elf(SET_BYTES)?, rounds),
         Some("memory") => memory::compare(&workers, rounds),
-        _ => memory::recompress(&workers, rounds),
+        Some("recompress") => memory::recompress(&workers, rounds),
+        _ => file_system::compare(rounds),
     }
 }
 
