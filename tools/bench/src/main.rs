@@ -13,6 +13,7 @@ mod fio;
 mod folio;
 mod fuse;
 mod fwrite;
+mod growth;
 mod kernel_zram;
 mod loop_device;
 mod lz4;
@@ -66,6 +67,7 @@ cargo xtask bench writecache          the write cache (E4): memory, large, churn
 cargo xtask bench zones               dirty limits for each zone (E5), with the page cache: store; with ROUNDS given, a
                                       model of the source's machine in virtual time: model
 cargo xtask bench scale               throughput against workers, and locks a request, of zram and the write cache
+cargo xtask bench growth              the cost of a request against the size of a device, and the data it holds
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 cargo xtask bench hits CONTENDER      reads of 4 KiB that hit, for callgrind: cache, table or copies
 ";
@@ -85,7 +87,7 @@ fn main() -> ExitCode {
 /// A benchmark: its name, its parts if they have names, and how a part is run.
 type Bench = (&'static str, &'static [&'static str], fn(Rounds) -> Result<()>);
 
-const BENCHES: [Bench; 9] = [
+const BENCHES: [Bench; 10] = [
     ("nbd", &[], nbd::run),
     ("tls", &[], tls::run),
     ("vhost", &["throughput", "fairness"], vhost::run),
@@ -95,6 +97,7 @@ const BENCHES: [Bench; 9] = [
     ("folio", &folio::PARTS, folio::run),
     ("writecache", &["memory", "large", "churn", "commits", "load"], writecache::run),
     ("zones", &["store"], zones::run),
+    ("growth", &[], growth::run),
 ];
 
 fn run(words: &[&str]) -> Result<()> {
