@@ -69,7 +69,11 @@ pub(super) fn outcomes() -> Vec<Outcome> {
             let [met, missed] = [1.5, 2.5].map(|wanted| ratio(&ours, &[1.0; 5]).at_least(wanted));
             vec![row![format!("{name} met"), met, "-"], row![format!("{name} missed"), missed, "<none>"]]
         };
-        let count = if name == "nbd" { 5 } else { 2 };
+        let count = match name {
+            "nbd" => 5,
+            "spill" | "folio-databases" | "fuse" => 3,
+            _ => 2,
+        };
         outcome(name, (0..count).map(|number| table(&format!("{name}, table {number}"), rows())).collect())
     };
     let mut outcomes: Vec<_> = parts.map(|part| of(part.name)).collect();

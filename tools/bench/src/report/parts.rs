@@ -54,7 +54,7 @@ pub(super) const SECTIONS: &[Section] = &[
         title: "Spilling (E1)",
         source: "32 pages an I/O instead of one: 4.4 times the rate, a third of the processor time.",
         parts: &[
-            Part::new("spill", ["spill 5 2", "spill 1 1 --quick"], [660, 40]),
+            Part::new("spill", ["spill 5 1", "spill 1 1 --quick"], [320, 20]),
             Part::new("spill-soak", ["spill soak 120", "spill soak 10 --quick"], [165, 30]),
         ],
     },
@@ -73,6 +73,7 @@ pub(super) const SECTIONS: &[Section] = &[
         parts: &[
             Part::new("folio-bytes", ["folio 5 bytes", "folio 1 bytes --quick"], [260, 20]),
             Part::new("folio-sectors", ["folio 5 sectors", "folio 1 sectors --quick"], [20, 5]),
+            Part::new("folio-databases", ["folio 5 databases", "folio 1 databases --quick"], [600, 35]),
             Part::new("folio-database", ["folio 5 database", "folio 1 database --quick"], [100, 20]),
             Part::new("folio-hits", ["folio 5 hits", "folio 2 hits --quick"], [30, 10]),
             Part::new(
@@ -103,7 +104,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Zones of memory (E5)",
         source: "fuse-ntfs: 2.1 times as fast, and in the median no write by reclaim instead of 59341; xfs gained nothing.",
-        parts: &[Part::new("zones-store", ["zones 5 store", "zones 1 store --quick"], [1000, 55])],
+        parts: &[Part::new("zones-store", ["zones 5 store", "zones 1 store --quick"], [680, 35])],
     },
     Section {
         title: "NBD",
@@ -124,7 +125,7 @@ pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Mounts",
         source: "",
-        parts: &[Part::new("fuse", ["fuse 5", "fuse 1 --quick"], [170, 22])],
+        parts: &[Part::new("fuse", ["fuse 5", "fuse 1 --quick"], [200, 25])],
     },
     Section {
         title: "zram in process",
@@ -134,12 +135,16 @@ pub(super) const SECTIONS: &[Section] = &[
             Part::new("zram-bursts", ["zram 5 bursts", "zram 1 bursts --quick"], [45, 12]),
             Part::new("zram-memory", ["zram 1 memory", "zram 1 memory --quick"], [20, 12]),
             Part::new("zram-recompress", ["zram 1 recompress", "zram 1 recompress --quick"], [40, 12]),
+            Part::new("zram-filesystem", ["zram 5 filesystem", "zram 1 filesystem --quick"], [90, 6]),
         ],
     },
     Section {
         title: "Scaling",
         source: "",
-        parts: &[Part::new("scale", ["scale 5", "scale 1 --quick"], [25, 10])],
+        parts: &[
+            Part::new("scale", ["scale 5", "scale 1 --quick"], [25, 10]),
+            Part::new("growth", ["growth 5", "growth 1 --quick"], [60, 4]),
+        ],
     },
 ];
 
