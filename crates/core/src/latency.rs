@@ -176,44 +176,10 @@ mod tests {
 
     use super::*;
     use crate::block_device::request::Reply;
-    use crate::env::{LocalFuture, Place, Task};
     use crate::error::Kind;
     use crate::memory::buffer::IoBuf;
     use crate::sync::Mutex;
-
-    /// A clock that is set.
-    #[derive(Default)]
-    struct Clock(Mutex<Duration>);
-
-    impl Env for Clock {
-        fn now(&self) -> Duration {
-            *self.0.lock()
-        }
-
-        fn coarse_now(&self) -> Duration {
-            unreachable!("no fine clock")
-        }
-
-        fn sleep(&self, _: Duration) -> LocalFuture<()> {
-            unreachable!("nothing sleeps")
-        }
-
-        fn spawn(&self, _: Place, _: Task) {
-            unreachable!("nothing is spawned")
-        }
-
-        fn spawn_here(&self, _: LocalFuture<()>) {
-            unreachable!("nothing is spawned")
-        }
-
-        fn idle_workers(&self) -> usize {
-            0
-        }
-
-        fn random(&self) -> u64 {
-            0
-        }
-    }
+    use crate::test_clock::Clock;
 
     fn done(result: Result<(), Kind>) -> Submission {
         Answer::Done(Reply { result, buf: IoBuf::new(0) })
@@ -222,7 +188,7 @@ mod tests {
     /// Takes so many nanoseconds by `clock`.
     fn taking(clock: &Clock, nanos: u64) -> impl FnOnce() -> Submission + '_ {
         move || {
-            *clock.0.lock() += Duration::from_nanos(nanos);
+            clock.pass(Duration::from_nanos(nanos));
             done(Ok(()))
         }
     }
@@ -291,7 +257,7 @@ mod tests {
             let Answer::Pending(mut future) = submission else { panic!("it is not known at once") };
             let mut context = Context::from_waker(Waker::noop());
             assert!(future.as_mut().poll(&mut context).is_pending());
-            *clock.0.lock() += Duration::from_micros(3);
+            clock.pass(Duration::from_micros(3));
             if completes {
                 *sender.lock() = Some(Reply { result: Err(Kind::Io), buf: IoBuf::new(0) });
                 assert!(future.as_mut().poll(&mut context).is_ready());

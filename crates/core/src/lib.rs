@@ -17,6 +17,7 @@
 //! | [`grow`], [`at_risk`] | how a part becomes larger; what a crash would take |
 //! | [`session`], [`exchange`], [`shared_memory`] | a conversation on a byte stream, without the stream; one in whole messages; queues in memory that is shared |
 //! | [`stats`], [`latency`], [`sync`] | counters summed when read; how long requests take; the only door to locks |
+//! | [`progress`] | progress of long work, with an estimate |
 //! | [`work`] | how much a task does before others get their turn |
 //! | [`mod@error`] | what can go wrong in operation, as values |
 //! | [`random`] | numbers that follow from a seed |
@@ -34,11 +35,14 @@ mod memory;
 #[cfg(feature = "shuttle")]
 pub mod models;
 pub mod mutant;
+pub mod progress;
 mod protocol;
 pub mod random;
 pub mod shutdown;
 pub mod size;
 pub mod sync;
+#[cfg(test)]
+mod test_clock;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 pub mod work;
@@ -66,5 +70,6 @@ pub use memory::buffer::{IoBuf, Workspace};
 pub use memory::reclaim::{Attempt, Attempts, Reclaimer};
 pub use memory::relief::Relief;
 pub use memory::{budget, buffer, reclaim, relief};
+pub use progress::{Progress, Registry, WorkKind, Works};
 pub use protocol::{exchange, session, shared_memory};
 pub use shutdown::{Phase, Shutdown};

@@ -1,0 +1,47 @@
+//! A clock for tests: it stands still until it is set.
+
+use std::time::Duration;
+
+use crate::env::{Env, LocalFuture, Place, Task};
+use crate::sync::Mutex;
+
+/// See the head of this file.
+#[derive(Default)]
+pub(crate) struct Clock(Mutex<Duration>);
+
+impl Clock {
+    /// Sets it later.
+    pub(crate) fn pass(&self, time: Duration) {
+        *self.0.lock() += time;
+    }
+}
+
+impl Env for Clock {
+    fn now(&self) -> Duration {
+        *self.0.lock()
+    }
+
+    fn coarse_now(&self) -> Duration {
+        unreachable!("no fine clock")
+    }
+
+    fn sleep(&self, _: Duration) -> LocalFuture<()> {
+        unreachable!("nothing sleeps")
+    }
+
+    fn spawn(&self, _: Place, _: Task) {
+        unreachable!("nothing is spawned")
+    }
+
+    fn spawn_here(&self, _: LocalFuture<()>) {
+        unreachable!("nothing is spawned")
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+}
