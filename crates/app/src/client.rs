@@ -10,6 +10,7 @@ mod listing;
 mod ls;
 mod nbd;
 mod program;
+mod progress;
 mod qcow2;
 mod resize;
 #[cfg(feature = "top")]
@@ -27,6 +28,7 @@ use crate::cli::{GetOptions, SetOptions, StopOptions};
 use crate::exit::{Exit, code_of};
 use crate::runtime_folder::RuntimeFolder;
 use connection::{Connection, QUESTION_PATIENCE, change, is_read, unexpected};
+use progress::beside;
 
 pub(crate) use attach::{attach, detach};
 pub(crate) use connection::print;
@@ -117,7 +119,8 @@ fn description(row: &AttributeRow) -> String {
 /// `spillway set`.
 pub(crate) fn set(folder: &RuntimeFolder, options: SetOptions) -> Result<()> {
     let SetOptions { device, attribute, value } = options;
-    change(folder, &device.clone(), &Operation::Set { device, attribute, value: value.into() })
+    let set = Operation::Set { device: device.clone(), attribute, value: value.into() };
+    beside(&[(folder.clone(), device.clone())], || change(folder, &device, &set))
 }
 
 /// `spillway reset`.
@@ -134,11 +137,14 @@ pub(crate) fn stop(folder: &RuntimeFolder, options: &StopOptions) -> Result<()> 
     for folder in folder.everywhere().filter(|_| options.all) {
         devices.extend(folder.devices()?.into_iter().map(|device| (folder.clone(), device)));
     }
-    let outcomes: Vec<_> = thread::scope(|scope| {
-        let stopping: Vec<_> =
-            devices.iter().map(|(folder, device)| scope.spawn(|| stop_one(folder, device))).collect();
-        stopping.into_iter().map(|one| one.join().expect("a panic ends the program")).collect()
-    });
+    let stop_all = || {
+        thread::scope(|scope| {
+            let stopping: Vec<_> =
+                devices.iter().map(|(folder, device)| scope.spawn(|| stop_one(folder, device))).collect();
+            stopping.into_iter().map(|one| one.join().expect("a panic ends the program")).collect()
+        })
+    };
+    let outcomes: Vec<_> = beside(&devices, stop_all);
     // Of all those that are found some may end meanwhile, or have left a socket.
     let is_gone = |error: &Error| options.all && code_of(error) == Exit::Missing;
     let mut failures = outcomes.into_iter().filter_map(Result::err).filter(|error| !is_gone(error));

@@ -3,7 +3,7 @@
 //! | said | when |
 //! | --- | --- |
 //! | `READY=1` | clients can connect, or the command beside the server has begun |
-//! | `STATUS=` | what is served; at the end, what is waited for |
+//! | `STATUS=` | what is served; at the end, what is waited for; at the start and the end, progress of long work |
 //! | `EXTEND_TIMEOUT_USEC=` | every 10 s of a start and of an end: neither is given up while it goes on |
 //! | `WATCHDOG=1` | three times in the time that the manager allows, as long as every worker runs its tasks |
 //! | `STOPPING=1` | the end has begun |
@@ -13,11 +13,14 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use spillway_core::{Place, task};
+use spillway_core::env::within;
+use spillway_core::{Env, Place, Works, task};
+use spillway_export::control::work::in_words;
 use spillway_io::Workers;
 
 /// Where the manager listens: a path, or the name of an abstract socket behind an `@`.
@@ -31,6 +34,12 @@ pub(crate) const VARIABLES: [&str; 3] = [SOCKET, WATCHDOG, "WATCHDOG_PID"];
 
 /// Between two extensions of a start or an end.
 const PAUSE: Duration = Duration::from_secs(10);
+
+/// Between two looks at long work that a start or an end waits for.
+const STATUS_PAUSE: Duration = Duration::from_secs(1);
+
+/// One in so many looks is logged.
+const LOGGED: u32 = 10;
 
 /// An extension, by 30 s.
 const EXTEND: &str = "EXTEND_TIMEOUT_USEC=30000000";
@@ -128,6 +137,31 @@ pub(crate) fn stopping() {
     let Some(supervisor) = SUPERVISOR.get() else { return };
     supervisor.serving.store(false, Ordering::Relaxed);
     supervisor.tell(&format!("STOPPING=1\nSTATUS=stopping\n{EXTEND}"));
+}
+
+/// Awaits a part of a start or an end, and says meanwhile what of the long work of its device is done, in the log too.
+pub(crate) async fn reported<T>(env: &dyn Env, works: &Works, part: impl Future<Output = T>) -> T {
+    let mut part = pin!(part);
+    let mut looks: u32 = 0;
+    loop {
+        if let Some(done) = within(env, STATUS_PAUSE, part.as_mut()).await {
+            return done;
+        }
+        looks += 1;
+        let Some(words) = in_words(works.progress().into_iter().map(Into::into)) else { continue };
+        status(&words);
+        if looks.is_multiple_of(LOGGED) {
+            tracing::info!("{words}");
+        }
+    }
+}
+
+/// Says how far a start or an end is; nothing while the server serves.
+fn status(text: &str) {
+    let Some(supervisor) = SUPERVISOR.get() else { return };
+    if !supervisor.serving.load(Ordering::Relaxed) {
+        supervisor.tell(&format!("STATUS={text}"));
+    }
 }
 
 /// Says, in the log too, what the end waits for.

@@ -25,6 +25,8 @@ pub mod stack;
 pub mod surroundings;
 pub mod trace;
 pub mod volatile;
+#[cfg(test)]
+mod watched;
 pub mod write_cache;
 mod writeback;
 pub mod zram;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use spillway_core::sync::AtomicBool;
 use spillway_core::{
-    Answer, AtRisk, Attributes, BlockDevice, Error, Excerpt, Grow, Kind, Spec, Suspend, Value, mutant,
+    Answer, AtRisk, Attributes, BlockDevice, Error, Excerpt, Grow, Kind, Spec, Suspend, Value, Works, mutant,
 };
 
 use crate::about;
@@ -171,6 +171,8 @@ pub struct Stack {
     pub parts: Vec<Part>,
     /// What was found when the parts were opened, from the origin up, for people.
     pub notes: Vec<String>,
+    /// Where its long work is registered.
+    pub works: Works,
     /// What a crash would take of the parts.
     at_risk: Vec<Arc<dyn AtRisk>>,
     /// Set once another host has taken the origin over.
@@ -195,8 +197,9 @@ impl Stack {
         config.check()?;
         let opened = config.origin.open((), around).await.map_err(|error| about(&name(0), &error))?;
         let device = opened.device.clone();
+        let works = around.works.clone();
         let mut stack =
-            Self { device, parts: Vec::new(), notes: Vec::new(), at_risk: Vec::new(), fence: None };
+            Self { device, parts: Vec::new(), notes: Vec::new(), works, at_risk: Vec::new(), fence: None };
         stack.put(config.origin.kind(), opened);
         match stack.open_layers(config, name, around).await {
             Ok(()) => Ok(stack),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_core::sync::AtomicBool;
 use spillway_core::{
-    Answer, AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend,
+    Answer, AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend, Works,
 };
 
 /// What a layer stands on.
@@ -108,6 +108,8 @@ pub struct Surroundings {
     pub memory_nodes: Vec<u64>,
     /// Opens files; a layer cannot reach the operating system.
     pub open_file: OpenFile,
+    /// Where its long work is registered.
+    pub works: Works,
 }
 
 /// A device that is ready for requests, and what goes with it.

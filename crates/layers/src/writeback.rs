@@ -103,8 +103,6 @@ struct State<S: Source> {
 struct Drains {
     next: u64,
     calls: BTreeMap<u64, Option<Result<(), Kind>>>,
-    /// Bytes left when the first of them began.
-    total: u64,
 }
 
 impl Drains {
@@ -150,16 +148,6 @@ impl<S: Source> Writeback<S> {
         self.kick();
         self.0.drained.until(|| call.answer()).await
     }
-
-    /// Bytes that a drain has left, and had when it began; zeroes when none runs.
-    pub(crate) fn progress(&self) -> (u64, u64) {
-        let total = match &*self.0.drains.lock() {
-            drains if drains.pending() => drains.total,
-            _ => return (0, 0),
-        };
-        let left = self.0.source.upgrade().map_or(0, |source| source.left());
-        (left, total.max(left))
-    }
 }
 
 impl<S: Source> State<S> {
@@ -198,9 +186,7 @@ struct Call<'a, S: Source> {
 
 impl<'a, S: Source> Call<'a, S> {
     fn begin(state: &'a Arc<State<S>>) -> Self {
-        let left = state.source.upgrade().map_or(0, |source| source.left());
         let number = state.change(|drains| {
-            drains.total = if drains.pending() { drains.total } else { left };
             drains.next += 1;
             drains.calls.insert(drains.next, None);
             drains.next

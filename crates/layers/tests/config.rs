@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Answer, Attributes, BlockSize, Budget, Error, Kind};
+use spillway_core::{Answer, Attributes, BlockSize, Budget, Error, Kind, Works};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_layers::{delay, memory};
@@ -18,6 +18,7 @@ fn surroundings() -> (Arc<World>, Surroundings) {
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(64 << 20),
         memory_nodes: Vec::new(),
+        works: Works::default(),
         open_file: Arc::new(|backing| Answer::Done(open_file(backing))),
     };
     (world, around)

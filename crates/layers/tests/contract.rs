@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::contract::{Subject, check};
 use spillway_core::random::Random;
-use spillway_core::{Aligned, Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Op, Request};
+use spillway_core::{Aligned, Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Op, Request, Works};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_sim::disk::{Disk, Medium, Plan};
@@ -20,6 +20,7 @@ fn surroundings(world: &Arc<World>) -> Surroundings {
         regions: Arc::new(VecRegions::new(64 << 20)),
         budget: Budget::new(256 << 20),
         memory_nodes: vec![3, 1],
+        works: Works::default(),
         open_file: Arc::new(|backing| Answer::Done(open_file(backing))),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use spillway_core::sync::Mutex;
 use spillway_core::{
     Answer, Attributes, BlockDevice, BlockSize, Budget, ByteRange, Extent, Geometry, IoBuf, Kind, Op,
-    Request, Seam, Submission,
+    Request, Seam, Submission, Works,
 };
 use spillway_counting::{Bytes, Counting};
 use spillway_layers::null::{self, Null};
@@ -174,7 +174,8 @@ fn open(n_blocks: u64, name: &str, rule: Rule) {
     // What was found stays.
     let config = Config { high_watermark: 100, low_watermark: 100, ..Config::default() };
     let (below, env, charged) = (device.clone(), world.clone(), budget.clone());
-    let opening = async move { WriteCache::open(&config, origin, below, env, charged).await };
+    let opening =
+        async move { WriteCache::open(&config, origin, below, env, charged, Works::default()).await };
     let before = MEMORY.0.restart_peak();
     let opened = world.run(Answer::pending(opening));
     let (cache, _) = opened.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -237,8 +238,9 @@ fn use_adversely(n_blocks: u64) {
         Config { high_watermark: 100, low_watermark: 100, autocommit_time: 3_600_000, ..Config::default() };
     let (env, charged, cached) = (world.clone(), budget.clone(), n_blocks + n_blocks / 200 + 8);
     let before = MEMORY.0.restart_peak();
-    let opening =
-        async move { WriteCache::open(&config, null(4 * n_blocks), null(cached), env, charged).await };
+    let opening = async move {
+        WriteCache::open(&config, null(4 * n_blocks), null(cached), env, charged, Works::default()).await
+    };
     let (cache, _) = world.run(Answer::pending(opening)).expect("it opens");
     let used = InUse { world, cache, before };
     for block in (0..n_blocks).step_by(16) {

@@ -29,7 +29,7 @@ fn at_socket() -> (Server, PathBuf) {
 }
 
 /// The same at a port.
-fn at_port(launch: Launch) -> (Server, String) {
+pub(crate) fn at_port(launch: Launch) -> (Server, String) {
     let server = launch.with("--http", "127.0.0.1:0").start();
     let log = server.log();
     let place = log.lines().find_map(|line| line.trim().strip_prefix("http: ")).expect("it says where");
@@ -43,7 +43,7 @@ fn document(name: &str) -> String {
     fs::read_to_string(path).expect("a document")
 }
 
-fn curl(arguments: &[&str]) -> Said {
+pub(crate) fn curl(arguments: &[&str]) -> Said {
     tool::run("curl", &[&["--silent", "--show-error", "--max-time", "60"], arguments].concat())
 }
 
@@ -53,7 +53,7 @@ fn json_of(said: Said) -> Json {
 }
 
 /// Metrics of a server as the reference parser of OpenMetrics reads them: value by name and labels.
-fn parsed(metrics: &str) -> BTreeMap<String, f64> {
+pub(crate) fn parsed(metrics: &str) -> BTreeMap<String, f64> {
     const SCRIPT: &str = "
 import json, sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families

@@ -44,6 +44,7 @@ mod peers;
 mod poll_driver;
 mod power_cut;
 mod program;
+mod progress;
 mod qcow2;
 mod qemu;
 mod rbd;

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::spawn;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use spillway_tests::{Launch, Scratch, text};
+use spillway_tests::{Launch, Scratch, text, until};
 
 /// What a manager tells a server: three words of its watchdog a tenth of a second apart are in time.
 const WATCHDOG: &str = "WATCHDOG_USEC=300000";
@@ -82,4 +83,71 @@ fn a_service_manager_that_cannot_be_told_costs_a_warning() {
     assert!(server.log().contains("no service manager is told"), "{}", server.log());
     server.spillway(&["stop", "ram0"]).well();
     assert!(server.ends().success());
+}
+
+/// All that a supervisor has heard, however much is said at a time.
+struct Record(Arc<Mutex<Vec<String>>>);
+
+impl Record {
+    fn new(supervisor: &Supervisor) -> Self {
+        let (socket, heard) =
+            (supervisor.socket.try_clone().expect("a socket"), Arc::new(Mutex::new(Vec::new())));
+        let into = heard.clone();
+        spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count) = socket.recv(&mut bytes) {
+                into.lock()
+                    .expect("nothing panics")
+                    .push(String::from_utf8_lossy(&bytes[..count]).into_owned());
+            }
+        });
+        Self(heard)
+    }
+
+    /// Waits for a status that begins with these words, and forgets all before it; what follows the words.
+    fn status(&self, words: &str) -> String {
+        let begin = format!("STATUS={words}");
+        until(&format!("the service manager hears '{begin}'"), || {
+            let mut heard = self.0.lock().expect("nothing panics");
+            let at = heard.iter().position(|said| said.contains(&begin))?;
+            let said = heard.drain(..=at).next_back().expect("it is there");
+            said.split_once(&begin).map(|(_, rest)| rest.to_owned())
+        })
+    }
+}
+
+/// The number before the sign of percent.
+fn percent(words: &str) -> u64 {
+    let number = words.split_once(" %").unwrap_or_else(|| panic!("no percent in {words:?}")).0;
+    number.trim().parse().unwrap_or_else(|why| panic!("{why}: {words:?}"))
+}
+
+/// The cache lies on the file of another server, which takes a MiB a second: its metadata has four.
+#[test]
+fn a_service_manager_hears_how_far_a_start_and_a_stop_are() {
+    let (supervisor, slow_folder, folder) =
+        (Supervisor::new(), Arc::new(Scratch::new()), Arc::new(Scratch::new()));
+    let slow = "[[device]]\nname = \"slow\"\norigin = { kind = \"zram\", disksize = \"1G\" }\n\
+                layers = [{ kind = \"rate\", bytes_per_second = \"1M\" }]\n";
+    let slow = Launch::serve(slow_folder, slow).mounted().start();
+    let origin = folder.write("origin.raw", vec![0; 32 << 20]);
+    let config = format!(
+        "[[device]]\nname = \"c\"\norigin = {{ kind = \"file\", path = {:?} }}\n\
+         layers = [{{ kind = \"write_cache\", path = {:?} }}, {{ kind = \"page_cache\", mode = \"writeback\" }}]\n",
+        text(&origin),
+        text(&slow.file("slow"))
+    );
+    let record = Record::new(&supervisor);
+    let start = || supervisor.runs(Launch::serve(folder.clone(), &config));
+    for words in ["formatting c: ", "recovering c: "] {
+        let mut server = start().start();
+        while percent(&record.status(words)) == 0 {}
+        record.status("serving c");
+        let mut client = spillway_tests::raw::Client::open(server.socket(), "c");
+        (0..4).for_each(|piece| client.write(piece << 20, &vec![7; 1 << 20]).expect("it is written"));
+        drop(client);
+        server.signal(Signal::TERM);
+        while percent(&record.status("draining c: ")) == 0 {}
+        assert!(server.ends().success(), "{}", server.log());
+    }
 }

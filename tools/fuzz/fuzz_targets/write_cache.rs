@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Request, SECTOR, Seam};
+use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Request, SECTOR, Seam, Works};
 use spillway_layers::memory::{self, Memory};
 use spillway_layers::write_cache::format::{ENTRY_LEN, Entry, Layout, SUPERBLOCK_LEN, Superblock};
 use spillway_layers::write_cache::{Config, OldCache, WriteCache};
@@ -40,7 +40,7 @@ impl House {
     fn open(&self) -> Option<Arc<WriteCache>> {
         let (origin, cache) = (self.origin.clone(), self.cache.clone());
         let (config, env, budget) = (self.config.clone(), self.world.clone(), Budget::new(64 << 20));
-        let open = async move { WriteCache::open(&config, origin, cache, env, budget).await };
+        let open = async move { WriteCache::open(&config, origin, cache, env, budget, Works::default()).await };
         match self.world.run(Answer::pending(open)) {
             Ok((device, _)) => Some(device),
             Err(error) => {

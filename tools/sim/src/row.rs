@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use spillway_core::{Answer, BlockSize, Budget, Env, Error, SECTOR};
+use spillway_core::{Answer, BlockSize, Budget, Env, Error, Registry, SECTOR};
 use spillway_layers::limits;
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
@@ -266,6 +266,7 @@ impl Row {
             regions: Arc::new(VecRegions::new(regions_bytes)),
             budget: budget.clone(),
             memory_nodes: Vec::new(),
+            works: Registry::new(world.clone()).of("device"),
             open_file: Arc::new(move |backing: &BackingDevice| {
                 if remote && backing.role == ORIGIN {
                     let (world, disk, budget) = (far.0.clone(), disks[0].clone(), far.1.clone());

@@ -3,14 +3,13 @@
 //! A thread of its own reads ahead of who writes, by a few pieces.
 
 use std::fs::File;
-use std::io::{ErrorKind, IsTerminal, Read, Write, stderr};
+use std::io::{ErrorKind, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use spillway_core::ByteRange;
@@ -166,10 +165,13 @@ impl Part {
     }
 }
 
-/// Copies all of `source`; returns how many bytes of it are not zero, in blocks.
-pub(super) fn copy(source: &mut dyn Source, target: &mut dyn Target) -> Result<u64> {
+/// Copies all of `source`, and says at each part how many bytes were `copied`; returns how many bytes are not zero, in blocks.
+pub(super) fn copy(
+    source: &mut dyn Source,
+    target: &mut dyn Target,
+    mut copied: impl FnMut(u64),
+) -> Result<u64> {
     let (size, mut end, mut stored) = (source.size(), 0, 0);
-    let bar = bar(size);
     let (sender, parts) = sync_channel(AHEAD);
     thread::scope(|scope| {
         let reader = scope.spawn(move || {
@@ -184,18 +186,22 @@ pub(super) fn copy(source: &mut dyn Source, target: &mut dyn Target) -> Result<u
                 Part::Bytes(offset, bytes) => stored += write(target, offset, &bytes)?,
             }
             end += len;
-            bar.set_position(end);
+            copied(end);
         }
         reader.join().expect("a reader does not panic")
     })?;
     assert_eq!(end, size, "a copy ends with its source");
-    bar.finish_and_clear();
     Ok(stored)
 }
 
 /// Copies what `stream` has to the start of `target`, which has room for `room` bytes; returns how many these are, and how many of them are
-/// not zero, in blocks. Nothing is read ahead: who writes to it may never end.
-pub(super) fn copy_stream(stream: &mut impl Read, room: u64, target: &mut dyn Target) -> Result<(u64, u64)> {
+/// not zero, in blocks. Says at each part how many were `copied`. Nothing is read ahead: who writes to it may never end.
+pub(super) fn copy_stream(
+    stream: &mut impl Read,
+    room: u64,
+    target: &mut dyn Target,
+    mut copied: impl FnMut(u64),
+) -> Result<(u64, u64)> {
     let (mut end, mut stored, mut piece) = (0, 0, vec![0; PIECE]);
     loop {
         let len = fill(stream, &mut piece).context("the image cannot be read")?;
@@ -205,6 +211,7 @@ pub(super) fn copy_stream(stream: &mut impl Read, room: u64, target: &mut dyn Ta
         );
         stored += write(target, end, &piece[..len])?;
         end += len as u64;
+        copied(end);
         if len < PIECE {
             return Ok((end, stored));
         }
@@ -278,17 +285,6 @@ fn runs(bytes: &[u8]) -> Vec<(Range<usize>, bool)> {
     runs
 }
 
-/// A bar on a terminal, nothing elsewhere.
-fn bar(bytes: u64) -> ProgressBar {
-    let target = match stderr().is_terminal() {
-        true => ProgressDrawTarget::stderr(),
-        false => ProgressDrawTarget::hidden(),
-    };
-    let style =
-        ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {elapsed} so far, {eta} left");
-    ProgressBar::with_draw_target(Some(bytes), target).with_style(style.expect("the template is sound"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,17 +323,18 @@ mod tests {
             let target = File::create(&path).unwrap();
             target.set_len(len as u64).unwrap();
             let zero = len.min(BLOCK);
-            let copied = copy_stream(&mut Drops(&bytes), len as u64, &mut &target).unwrap();
+            let copied = copy_stream(&mut Drops(&bytes), len as u64, &mut &target, |_| {}).unwrap();
             assert_eq!(copied, (len as u64, (len - zero) as u64));
             assert!(std::fs::read(&path).unwrap() == bytes, "{len} bytes");
             if len > 0 {
-                let refused = copy_stream(&mut Drops(&bytes), len as u64 - 1, &mut &target).unwrap_err();
+                let refused =
+                    copy_stream(&mut Drops(&bytes), len as u64 - 1, &mut &target, |_| {}).unwrap_err();
                 assert!(refused.to_string().contains("longer than the device"), "{refused}");
             }
             let mut stream = Stream(File::create(&path).unwrap());
             let again = scratch.path().join("again");
             std::fs::write(&again, &bytes).unwrap();
-            copy(&mut RawImage::new(File::open(&again).unwrap()).unwrap(), &mut stream).unwrap();
+            copy(&mut RawImage::new(File::open(&again).unwrap()).unwrap(), &mut stream, |_| {}).unwrap();
             assert!(std::fs::read(&path).unwrap() == bytes, "{len} bytes again");
         }
     }
@@ -355,7 +352,9 @@ mod tests {
             }
             let target = File::create(&to).unwrap();
             target.set_len(len as u64).unwrap();
-            let stored = copy(&mut RawImage::new(File::open(&from).unwrap()).unwrap(), &mut &target).unwrap();
+            let (mut source, mut last) = (RawImage::new(File::open(&from).unwrap()).unwrap(), 0);
+            let stored = copy(&mut source, &mut &target, |copied| last = copied).unwrap();
+            assert_eq!(last, len as u64);
             assert!(stored <= 16384 && (stored > 0) == (len > PIECE), "{stored} bytes of {len}");
             assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap(), "{len} bytes");
         }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::OFlags;
-use spillway_core::ByteRange;
 use spillway_core::size::human;
+use spillway_core::{ByteRange, WorkKind};
 use spillway_export::control::Operation;
 use spillway_io::{end_with_us, lock_file, mutant};
 
@@ -26,6 +26,7 @@ use super::copying::{RawImage, Source, Stream, Target, copy, copy_stream};
 use super::listing::{no_device, row_of};
 use super::nbd::Nbd;
 use super::program::{finish, said};
+use super::progress::Reporter;
 use super::qcow2::Qcow2;
 use crate::cli::{ImageFormat, ImageOptions, LoadOptions, SaveOptions};
 use crate::exit::{Exit, Failure, refused};
@@ -40,14 +41,14 @@ pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> 
     let ImageOptions { device, file, .. } = &options.image;
     let uri = uri_of(folder, device)?;
     if options.image.is_stream() {
-        return save_stream(&uri, &options.image);
+        return save_stream(folder, &uri, &options.image);
     }
     // The file that a link means takes the image, not the link.
     let path = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
     drop(expect_free(&path, options.force)?);
     let new = NewFile::beside(&path)?;
     let words = match options.image.form() {
-        ImageFormat::Raw => save_raw(&uri, options.image.tls_certificates.as_deref(), &new)?,
+        ImageFormat::Raw => save_raw(folder, &uri, &options.image, &new)?,
         ImageFormat::Qcow2 => save_qcow2(&uri, &new)?,
     };
     let _replaced = expect_free(&path, options.force)?;
@@ -56,7 +57,7 @@ pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> 
 }
 
 /// The reader of the pipe hears nothing else.
-fn save_stream(uri: &str, image: &ImageOptions) -> Result<()> {
+fn save_stream(folder: &RuntimeFolder, uri: &str, image: &ImageOptions) -> Result<()> {
     expect_raw(image.form())?;
     let out = stdout();
     if out.is_terminal() {
@@ -64,8 +65,8 @@ fn save_stream(uri: &str, image: &ImageOptions) -> Result<()> {
         return Err(Failure::usage(text).into());
     }
     let pipe = out.as_fd().try_clone_to_owned().context("standard output")?;
-    copy(&mut Nbd::connect(uri, image.tls_certificates.as_deref())?, &mut Stream(pipe.into()))?;
-    Ok(())
+    let mut client = Nbd::connect(uri, image.tls_certificates.as_deref())?;
+    save_to(folder, &image.device, &mut client, &mut Stream(pipe.into())).map(drop)
 }
 
 fn expect_raw(form: ImageFormat) -> Result<()> {
@@ -77,13 +78,19 @@ fn expect_raw(form: ImageFormat) -> Result<()> {
     }
 }
 
-fn save_raw(uri: &str, certificates: Option<&Path>, new: &NewFile) -> Result<String> {
-    let mut device = Nbd::connect(uri, certificates)?;
+/// Copies a device; returns how many bytes of it are not zero, in blocks.
+fn save_to(folder: &RuntimeFolder, name: &str, device: &mut Nbd, target: &mut dyn Target) -> Result<u64> {
+    let mut reporter = Reporter::begin(folder, name, WorkKind::Save, Some(device.size()));
+    copy(device, target, |copied| reporter.reach(copied))
+}
+
+fn save_raw(folder: &RuntimeFolder, uri: &str, image: &ImageOptions, new: &NewFile) -> Result<String> {
+    let mut device = Nbd::connect(uri, image.tls_certificates.as_deref())?;
     let size = device.size();
     new.file
         .set_len(size)
         .with_context(|| format!("{} cannot become {size} bytes long", new.path.display()))?;
-    let stored = copy(&mut device, &mut &new.file)?;
+    let stored = save_to(folder, &image.device, &mut device, &mut &new.file)?;
     Ok(format!("{}, {} of it not zero,", human(size), human(stored)))
 }
 
@@ -117,16 +124,19 @@ pub(crate) fn load(folder: &RuntimeFolder, options: &LoadOptions) -> Result<()> 
         change(folder, device, &Operation::Hold { device: device.clone(), opener: None })
             .context("the device cannot be held; --shared loads the image all the same")?;
     }
+    let total = image.as_ref().map(|image| image.size());
+    let mut reporter = Reporter::begin(folder, device, WorkKind::Load, total);
+    let copied = |copied| reporter.reach(copied);
     let (len, stored) = match &mut image {
-        Some(image) => (len, copy(&mut **image, &mut client)?),
-        None => copy_stream(&mut stdin().lock(), size, &mut client)?,
+        Some(image) => (len, copy(&mut **image, &mut client, copied)?),
+        None => copy_stream(&mut stdin().lock(), size, &mut client, copied)?,
     };
     let end = len.next_multiple_of(spillway_core::SECTOR);
     client.zero(ByteRange::new(end, size - end))?;
     if !mutant::on("load: skip the flush") {
         client.flush().context("what was loaded is not durable")?;
     }
-    drop(client);
+    drop((client, reporter));
     if !options.shared {
         wait_until_free(folder, device);
     }

@@ -131,7 +131,7 @@ fn a_description_says_what_is_declared() {
 
 /// A device whose drain is asked about once while it is running.
 #[test]
-fn a_drain_shows_its_progress_and_its_end() {
+fn a_drain_is_waited_for() {
     let scratch = Scratch::new("drain");
     let folder = RuntimeFolder::at(&scratch.path().join("run"));
     let value = |value: &str| {
@@ -141,7 +141,7 @@ fn a_drain_shows_its_progress_and_its_end() {
     };
     let rows = "{\"v\":2,\"result\":{\"attributes\":[{\"name\":\"drain_state\",\"role\":\"fact\",\"type\":\"choice\",\"readable\":true,\"writable\":false,\"help\":\"\"}]}}\n";
     let done = "{\"v\":2,\"result\":\"done\"}\n";
-    let running = [rows.into(), done.into(), value("\"running\""), value("3"), value("10")];
+    let running = [rows.into(), done.into(), value("\"running\"")];
     for (end, outcome) in [("\"complete\"", Ok(())), ("\"failed\"", Err(Exit::Failed))] {
         let replies = [&running[..], &[value(end)]].concat();
         serve_in_turn(&folder, "c0", replies);

@@ -17,6 +17,7 @@ use crate::runtime_folder::RuntimeFolder;
 use crate::server::device::{Changes, Device, Guest};
 use crate::server::listening;
 use crate::server::opening::StackOpener;
+use crate::service::reported;
 
 /// Connections to the NBD socket of a device that is added; the others have what the server keeps for connections.
 pub(crate) const ADDED_CONNECTIONS_MAX: usize = 16;
@@ -79,7 +80,9 @@ pub(crate) struct Builder {
 impl Builder {
     /// Builds a device. The room `kept` is for what it takes above its stack.
     pub(crate) async fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built, Error> {
-        let stack = self.opening.stack(&plan.name, &plan.stack, plan.names).await?;
+        let (env, works) = (self.opening.env(), self.opening.registry().of(&plan.name));
+        let opened = self.opening.stack(&plan.name, &plan.stack, plan.names);
+        let stack = reported(&*env, &works, opened).await?;
         let limited = stack.limit(&plan.limits);
         drop(kept);
         match limited.and_then(|()| self.opening.aligned(&stack, self.mount.is_some())) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use spillway_core::sync::{AtomicBool, Ordering, Semaphore};
 use spillway_core::{Attributes, Charge, Error, Kind, Value};
 use spillway_export::Export;
-use spillway_export::control::{AttributeRow, DeviceRow, LatencyRow, PassedRow};
+use spillway_export::control::{AttributeRow, DeviceRow, LatencyRow, PassedRow, WorkRow};
 use spillway_layers::passed::Passed;
 use spillway_layers::stack::{Part, Stack};
 
@@ -110,6 +110,7 @@ impl Device {
             requests: self.export.statistics(),
             latencies: self.export.latencies().into_iter().map(LatencyRow::from).collect(),
             passed: self.passed(),
+            work: self.stack.works.progress().into_iter().map(WorkRow::from).collect(),
             exports: if geometry.size > 0 { self.exports() } else { Vec::new() },
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use spillway_core::sync::RwLock;
-use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Spec};
+use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec};
 use spillway_export::control::{
     AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
@@ -24,14 +24,20 @@ pub(crate) struct Devices {
     env: Arc<dyn Env>,
     /// What the server says of itself.
     own: Arc<dyn Attributes>,
+    registry: Arc<Registry>,
     /// Where the server's thread is asked for something.
     events: Sender<Event>,
 }
 
 impl Devices {
-    /// No devices yet; the server's thread takes `events`.
-    pub(crate) fn new(env: Arc<dyn Env>, own: Arc<dyn Attributes>, events: Sender<Event>) -> Self {
-        Self { list: RwLock::new(Vec::new()), env, own, events }
+    /// No devices yet, whose long work is in `registry`; the server's thread takes `events`.
+    pub(crate) fn new(
+        env: Arc<dyn Env>,
+        own: Arc<dyn Attributes>,
+        registry: Arc<Registry>,
+        events: Sender<Event>,
+    ) -> Self {
+        Self { list: RwLock::new(Vec::new()), env, own, registry, events }
     }
 
     /// Adds a device whose name is not taken.
@@ -140,6 +146,10 @@ impl Catalog for Devices {
         let device = self.find(device)?;
         let spec = device.stack.spec(attribute)?;
         Ok(Shown::new(attribute.to_owned(), &spec, &device.stack.excerpt(attribute, from)?))
+    }
+
+    fn registry(&self) -> Option<&Arc<Registry>> {
+        Some(&self.registry)
     }
 
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use spillway_core::{Aligned, Answer, Budget, Env, Error};
+use spillway_core::{Aligned, Answer, Budget, Env, Error, Registry, Works};
 use spillway_io::{Dialer, FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_thread};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
@@ -16,6 +16,7 @@ use crate::server::remote;
 #[derive(Clone)]
 pub(crate) struct StackOpener {
     around: Surroundings,
+    registry: Arc<Registry>,
     in_use: Arc<InUse>,
     dialer: Dialer,
 }
@@ -29,14 +30,21 @@ impl StackOpener {
             regions: Arc::new(MmapRegions),
             budget: budget.clone(),
             memory_nodes: memory_nodes(),
+            works: Works::default(),
             open_file: Arc::new(|backing| Answer::Done(open(backing))),
         };
-        Self { around, in_use: Arc::default(), dialer: Dialer::new(workers) }
+        let registry = Registry::new(workers.env());
+        Self { around, registry, in_use: Arc::default(), dialer: Dialer::new(workers) }
     }
 
     /// What stacks run on.
     pub(crate) fn env(&self) -> Arc<dyn Env> {
         self.around.env.clone()
+    }
+
+    /// The long work of devices, also of those that begin or end.
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     /// The devices are files below `mount` from now on.
@@ -61,7 +69,8 @@ impl StackOpener {
                 }
             }
         });
-        Surroundings { name: name.to_owned(), open_file, ..self.around.clone() }
+        let works = self.registry.of(name);
+        Surroundings { name: name.to_owned(), open_file, works, ..self.around.clone() }
     }
 
     /// The memory of the server.

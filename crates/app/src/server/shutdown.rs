@@ -26,7 +26,7 @@ use spillway_io::{Limits, Serving};
 use crate::server::device::Device;
 use crate::server::endpoints::{Front, NbdFront};
 use crate::server::event::ReplySender;
-use crate::service;
+use crate::service::{self, reported};
 
 /// How long a step may take before the log says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -72,29 +72,29 @@ pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<
     let name = device.name();
     parts().for_each(|(_, part)| part.wind_down());
     let left = leave(device, front, env);
-    step(env, name, "the change under way", device.changes.end()).await;
-    step(env, name, "its clients", left).await;
+    step(env, device, "the change under way", device.changes.end()).await;
+    step(env, device, "its clients", left).await;
     let mut flushed = Ok(());
     for (layer, part) in parts() {
-        let ended = step(env, name, &format!("its {layer} to end"), part.suspend()).await;
+        let ended = step(env, device, &format!("its {layer} to end"), part.suspend()).await;
         let ended = ended.map_err(|error| {
             Error::new(error.kind, format!("device {name} did not end as asked for: {}", error.message()))
         });
         flushed = flushed.and(ended.inspect_err(logged));
     }
     let flushed =
-        flushed.and(step(env, name, "its last flush", last_flush(device)).await.inspect_err(logged));
-    step(env, name, "its origin to close", device.stack.close()).await;
+        flushed.and(step(env, device, "its last flush", last_flush(device)).await.inspect_err(logged));
+    step(env, device, "its origin to close", device.stack.close()).await;
     flushed
 }
 
 /// Waits for a step; says what it waits for where that takes long.
-async fn step<T>(env: &dyn Env, device: &str, what: &str, work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
+async fn step<T>(env: &dyn Env, device: &Device, what: &str, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(reported(env, &device.stack.works, work));
     if let Some(done) = within(env, PATIENCE, work.as_mut()).await {
         return done;
     }
-    service::warn(&format!("device {device} ends: waiting for {what}"));
+    service::warn(&format!("device {} ends: waiting for {what}", device.name()));
     work.await
 }
 

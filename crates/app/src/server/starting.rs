@@ -72,8 +72,9 @@ impl Server {
         let own =
             own::attributes(budget, memory.clone(), buffers, workers.count(), hosts.clone(), peers.clone());
         let idle = plan.server.idle_timeout.map(Duration::from_secs);
+        let registry = builder.opening.registry().clone();
         let mut server = Self {
-            devices: Arc::new(Devices::new(workers.env(), own, to_self.clone())),
+            devices: Arc::new(Devices::new(workers.env(), own, registry, to_self.clone())),
             mounting: None,
             endpoints: Endpoints::new(memory.session_limits(), protection, idle, peers),
             builder,

@@ -1,6 +1,8 @@
 //! What a server answers to a control client, whatever the protocol between them.
 
-use spillway_core::{Answer, Error};
+use std::sync::Arc;
+
+use spillway_core::{Answer, Error, Registry};
 
 use super::message::{Operation, ServerVersion};
 use super::rows::{AttributeRow, DeviceRow, Shown};
@@ -29,6 +31,11 @@ pub trait Catalog: Send + Sync {
     /// The value of an attribute; of lines those from `from` on, which is 0 or [`Shown::next`]. [`spillway_core::Kind::NotFound`] where there
     /// is none of this name, and [`spillway_core::Kind::Denied`] where it can only be written.
     fn get(&self, device: &str, attribute: &str, from: u64) -> Result<Shown, Error>;
+
+    /// The long work of its devices; without it there is none.
+    fn registry(&self) -> Option<&Arc<Registry>> {
+        None
+    }
 
     /// Carries out an operation that changes something; the answer comes when it is complete. An error says in words why it was refused,
     /// or how far it came.

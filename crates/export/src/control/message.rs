@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json};
 use spillway_core::{Error, Kind};
 
 use super::rows::{AttributeRow, DeviceRow, Shown};
+use super::work::WorkRow;
 
 /// Version of the protocol: `v` in every message.
 pub const PROTOCOL_VERSION: u64 = 2;
@@ -40,6 +41,20 @@ pub enum Operation {
         /// Where to go on in lines: what the reply before said; the first ones where absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from: Option<u64>,
+    },
+    /// Long work that is under way, also of devices that begin or end.
+    Work {},
+    /// How far long work is that this client does with a device; it lasts until the connection ends.
+    Report {
+        /// Name of the device.
+        device: String,
+        /// As in [`WorkRow::kind`].
+        kind: String,
+        /// Bytes that are done.
+        done: u64,
+        /// Bytes that are done or left, where that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        total: Option<u64>,
     },
     /// Stores a value in an attribute.
     Set {
@@ -103,6 +118,8 @@ pub enum Reply {
     Attributes(Vec<AttributeRow>),
     /// To [`Operation::Get`] and [`Operation::Server`].
     Values(Vec<Shown>),
+    /// To [`Operation::Work`], and to [`Operation::Report`] the work that was reported.
+    Work(Vec<WorkRow>),
     /// To [`Operation::Add`]: the name of the new device.
     Added(String),
     /// To every other change: it is complete.
@@ -230,6 +247,9 @@ mod tests {
             Operation::Get { device: device(), attribute: None, from: None },
             Operation::Get { device: device(), attribute: Some("mm_stat".into()), from: None },
             Operation::Get { device: device(), attribute: Some("block_state".into()), from: Some(1 << 40) },
+            Operation::Work {},
+            Operation::Report { device: device(), kind: "save".into(), done: 5, total: Some(1 << 40) },
+            Operation::Report { device: device(), kind: "load".into(), done: 0, total: None },
             Operation::Set {
                 device: device(),
                 attribute: "mem_limit".into(),
@@ -266,6 +286,7 @@ mod tests {
             Reply::Devices(vec![row]),
             Reply::Attributes(vec![]),
             Reply::Values(vec![value]),
+            Reply::Work(vec![WorkRow { total: Some(9), seconds_left: Some(0.25), ..Default::default() }]),
             Reply::Added("ram1".into()),
             Reply::Done,
         ] {

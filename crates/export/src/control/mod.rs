@@ -19,6 +19,7 @@
 //! | --- | --- |
 //! | [`message`] | requests and replies, to and from lines of JSON |
 //! | [`rows`] | what a reply says of devices, attributes and values |
+//! | [`work`] | what a reply says of long work, and words for that |
 //! | [`catalog`] | [`Catalog`]: what a server must answer, whatever the protocol |
 //! | `operations` | an operation carried out, for every protocol |
 //! | [`session`] | [`ControlSession`]: the conversation, without the socket |
@@ -35,13 +36,16 @@ pub mod catalog;
 pub mod http;
 pub mod message;
 mod operations;
+mod reported;
 pub mod rows;
 pub mod session;
 #[cfg(test)]
 mod test_catalog;
+pub mod work;
 
 pub use catalog::{Catalog, added_name};
 pub use http::{HttpSession, Rights};
 pub use message::{Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion};
 pub use rows::{AttributeRow, ColumnRow, DeviceRow, LatencyRow, PassedRow, Shown, value_of};
 pub use session::ControlSession;
+pub use work::WorkRow;

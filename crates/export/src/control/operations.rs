@@ -1,10 +1,11 @@
 //! An operation carried out: one code, whatever the protocol that asked for it.
 
-use spillway_core::{Answer, Error, Type};
+use spillway_core::{Answer, Error, Kind, Type};
 
 use super::catalog::{Catalog, added_name};
 use super::message::{Operation, Reply};
 use super::rows::Shown;
+use super::work::WorkRow;
 
 /// Carries out `operation`. Looking is answered at once; a change that has begun completes whether the answer is awaited or not.
 pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<Result<Reply, Error>> {
@@ -14,6 +15,10 @@ pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<R
             Ok(Reply::Values(catalog.server().into_iter().map(|(_, shown)| shown).collect()))
         }
         Operation::List {} => Ok(Reply::Devices(catalog.devices())),
+        Operation::Work {} => Ok(Reply::Work(works(catalog))),
+        Operation::Report { .. } => {
+            Err(Error::new(Kind::NotSupported, "only a connection to a control socket reports work"))
+        }
         Operation::Attributes { device } => catalog.attributes(&device).map(Reply::Attributes),
         Operation::Get { device, attribute, from } => {
             values(catalog, &device, attribute, from.unwrap_or(0)).map(Reply::Values)
@@ -28,6 +33,12 @@ pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<R
         }
     };
     Answer::Done(reply)
+}
+
+/// Long work that is under way.
+pub(super) fn works(catalog: &dyn Catalog) -> Vec<WorkRow> {
+    let registry = catalog.registry().into_iter();
+    registry.flat_map(|registry| registry.progress()).map(WorkRow::from).collect()
 }
 
 fn then<T: 'static>(answer: Answer<Result<T, Error>>, reply: fn(T) -> Reply) -> Answer<Result<Reply, Error>> {

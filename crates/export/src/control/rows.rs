@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use spillway_core::{Column, Error, Excerpt, Latency, Role, Spec, Type, Value};
 
+use super::work::WorkRow;
 use crate::statistics::Statistics;
 
 /// A device in a listing. What a device does not have, such as a compression algorithm, is absent.
@@ -55,6 +56,9 @@ pub struct DeviceRow {
     /// What passed to each part from the one above it, from the top; nothing of the topmost, to which clients' requests pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub passed: Vec<PassedRow>,
+    /// Long work that is under way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub work: Vec<WorkRow>,
     /// URIs and files under which clients reach it; none while it has no size.
     #[serde(default)]
     pub exports: Vec<String>,

@@ -14,6 +14,7 @@ use spillway_core::{Answer, Error, IoBuf, Kind, work};
 use super::catalog::Catalog;
 use super::message::{LINE_BYTES_MAX, Operation, Reply, encode_reply};
 use super::operations::carry_out;
+use super::reported::Reported;
 
 /// Unsent bytes of replies above which no further request is read.
 const UNSENT_BYTES_MAX: usize = 256 << 10;
@@ -26,6 +27,8 @@ pub struct ControlSession {
     catalog: Arc<dyn Catalog>,
     line: Vec<u8>,
     waiting: Option<Answer<Result<Reply, Error>>>,
+    /// Long work that the client does.
+    reported: Option<Reported>,
     output: Output,
     closing: bool,
 }
@@ -33,7 +36,14 @@ pub struct ControlSession {
 impl ControlSession {
     /// A session that answers from `catalog`.
     pub fn new(catalog: Arc<dyn Catalog>) -> Self {
-        Self { catalog, line: Vec::new(), waiting: None, output: Output::default(), closing: false }
+        Self {
+            catalog,
+            line: Vec::new(),
+            waiting: None,
+            reported: None,
+            output: Output::default(),
+            closing: false,
+        }
     }
 
     fn pauses(&self) -> bool {
@@ -73,10 +83,32 @@ impl ControlSession {
             Ok(operation) => operation,
             Err(error) => return self.answer(Err(error)),
         };
+        let operation = match operation {
+            Operation::Report { device, kind, done, total } => {
+                let reply = self.report(device, kind, done, total);
+                return self.answer(reply);
+            }
+            other => other,
+        };
         match carry_out(&*self.catalog, operation) {
             Answer::Done(reply) => self.answer(reply),
             pending => self.waiting = Some(pending),
         }
+    }
+
+    /// Notes how far work of the client is.
+    fn report(
+        &mut self,
+        device: String,
+        kind: String,
+        done: u64,
+        total: Option<u64>,
+    ) -> Result<Reply, Error> {
+        if self.reported.as_ref().is_none_or(|work| !work.is(&device, &kind, total)) {
+            self.reported = None;
+            self.reported = Some(Reported::begin(&*self.catalog, device, kind, total)?);
+        }
+        Ok(Reply::Work(self.reported.iter().filter_map(|work| work.reach(done)).collect()))
     }
 
     fn answer(&mut self, reply: Result<Reply, Error>) {
@@ -123,7 +155,7 @@ impl Session for ControlSession {
 
     /// A change that has begun completes without this client.
     fn hang_up(&mut self) {
-        self.waiting = None;
+        (self.waiting, self.reported) = (None, None);
         self.closing = true;
     }
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-use spillway_core::{Answer, Error, Kind};
+use spillway_core::{Answer, Env, Error, Kind, LocalFuture, Place, Registry, Task};
 
 use super::catalog::Catalog;
 use super::message::{Operation, ServerVersion};
@@ -18,6 +19,7 @@ pub(super) struct Toy {
     pub(super) slow: AtomicBool,
     /// once this is set.
     pub(super) complete: Arc<AtomicBool>,
+    pub(super) registry: Option<Arc<Registry>>,
 }
 
 impl Catalog for Toy {
@@ -59,6 +61,10 @@ impl Catalog for Toy {
         Ok(Shown { next: lines.then_some(from + 1), ..shown(attribute) })
     }
 
+    fn registry(&self) -> Option<&Arc<Registry>> {
+        self.registry.as_ref()
+    }
+
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
         self.changes.lock().push(operation);
         if !self.slow.load(Ordering::SeqCst) {
@@ -85,4 +91,37 @@ pub(super) fn shown(name: &str) -> Shown {
 
 pub(super) fn busy() -> Error {
     Error::new(Kind::Busy, "in use")
+}
+
+/// A clock that stands still.
+pub(super) struct Still;
+
+impl Env for Still {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn coarse_now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn sleep(&self, _: Duration) -> LocalFuture<()> {
+        unreachable!("nothing sleeps")
+    }
+
+    fn spawn(&self, _: Place, _: Task) {
+        unreachable!("nothing is spawned")
+    }
+
+    fn spawn_here(&self, _: LocalFuture<()>) {
+        unreachable!("nothing is spawned")
+    }
+
+    fn idle_workers(&self) -> usize {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
 }

@@ -6,7 +6,7 @@ use spillway_core::size::human;
 use spillway_core::sync::{
     AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, Work,
 };
-use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Seam, Workspace};
+use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Seam, Works, Workspace};
 use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::DirtyRegions;
 
@@ -149,7 +149,8 @@ impl Fit {
 }
 
 impl PageCache {
-    /// The cache over `below`, and what it is, for people. All that it keeps is charged to `budget`.
+    /// The cache over `below`, and what it is, for people. All that it keeps is charged to `budget`; its long work is registered with
+    /// `works`.
     ///
     /// [`Kind::Invalid`] where an option is out of its range, or does not fit the device below; [`Kind::NoSpace`] where the budget has
     /// no room.
@@ -158,6 +159,7 @@ impl PageCache {
         below: Arc<dyn BlockDevice>,
         env: Arc<dyn Env>,
         budget: &Arc<Budget>,
+        works: Works,
     ) -> Result<(Arc<Self>, String), Error> {
         let settings = Settings::new(&config.over(&below.geometry()))?;
         check(&settings, &below.geometry())?;
@@ -181,7 +183,8 @@ impl PageCache {
         };
         let words = format!("page cache of {} in folios of {sizes}", human(fit.folios * folio));
         let dirtiable = Dirtiable::new(budget.clone(), fit.regions, charge);
-        Ok((Arc::new(Self { core: core(settings, &fit, below, env, [batches, ahead], dirtiable) }), words))
+        let core = core(settings, &fit, below, (env, works), [batches, ahead], dirtiable);
+        Ok((Arc::new(Self { core }), words))
     }
 }
 
@@ -214,7 +217,7 @@ fn core(
     settings: Settings,
     fit: &Fit,
     below: Arc<dyn BlockDevice>,
-    env: Arc<dyn Env>,
+    (env, works): (Arc<dyn Env>, Works),
     [batches, ahead]: [Workspace; 2],
     dirtiable: Dirtiable,
 ) -> Arc<Core> {
@@ -243,6 +246,7 @@ fn core(
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
         pauses: Pauses::new(env.clone(), meter.clone()),
         decisions: Decisions::new(env.clone()),
+        works,
         cursor: AtomicU64::new(0),
         meter,
         streams: Streams::new(ahead),

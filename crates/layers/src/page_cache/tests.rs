@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-use spillway_core::{Attributes, BlockSize, Budget, Env, IoBuf, Reply, Seam, Value};
+use spillway_core::{Attributes, BlockSize, Budget, Env, IoBuf, Reply, Seam, Value, Works};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 use spillway_sim::world::World;
 
@@ -102,7 +102,8 @@ impl House {
             slow_zeroes: AtomicBool::new(false),
         });
         let budget = Budget::new(64 << 20);
-        let (cache, _) = PageCache::open(config, below.clone(), world.clone(), &budget).expect("it opens");
+        let (cache, _) = PageCache::open(config, below.clone(), world.clone(), &budget, Works::default())
+            .expect("it opens");
         Self { world, disk, below, budget, cache }
     }
 

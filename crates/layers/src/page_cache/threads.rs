@@ -6,7 +6,7 @@ use spillway_core::models::{Tasks, carry_out, every_order, finds, together};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{BlockSize, Budget, Env, IoBuf};
+use spillway_core::{BlockSize, Budget, Env, IoBuf, Works};
 use spillway_policy::dirty_regions::RegionNumber;
 
 use super::*;
@@ -116,7 +116,8 @@ impl House {
     fn within(world: Arc<dyn Env>, folios: u64, config: &Config) -> Arc<Self> {
         let disk = Disk(Arc::new(Unseen::new(vec![0; (folios * FOLIO) as usize * BLOCK])));
         let below = Arc::new(disk.clone());
-        let (cache, _) = PageCache::open(config, below, world, &Budget::new(1 << 20)).expect("it opens");
+        let (cache, _) =
+            PageCache::open(config, below, world, &Budget::new(1 << 20), Works::default()).expect("it opens");
         Arc::new(Self { disk, cache })
     }
 

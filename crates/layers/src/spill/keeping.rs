@@ -1,6 +1,6 @@
 //! A file that keeps what its device stored is taken with that: its checkpoint says which records are live.
 
-use spillway_core::{IoBuf, Kind};
+use spillway_core::{IoBuf, Kind, WorkKind, Works};
 
 use super::batch::batch_bytes;
 use super::format::{
@@ -16,22 +16,39 @@ impl Store {
     /// Hands the live records of the checkpoint to `keep`, and takes their segments as they are. Writes nothing.
     ///
     /// [`Kind::Corrupt`]: the file is not as it was written. Any other error is that of reading, or of `keep`.
-    pub(super) async fn restore(&self, span: CheckpointSpan, keep: Keeper<'_>) -> Result<(), Kind> {
-        let pages = self.find_segments(span).await?;
+    pub(super) async fn restore(
+        &self,
+        span: CheckpointSpan,
+        keep: Keeper<'_>,
+        works: &Works,
+    ) -> Result<(), Kind> {
+        // Each segment is looked at, and then those of the checkpoint are read.
+        let (bytes, count) = (self.layout().segment_bytes() as u64, u64::from(self.segments.count()));
+        let work = works.begin(WorkKind::Restore, Some(2 * count * bytes));
+        let pages = self.find_segments(span, |segment| work.reach(u64::from(segment) * bytes)).await?;
+        let mut reached = count;
         for segment in pages {
             let mut entries = Entries::of(self, segment.ok_or(Kind::Corrupt)?).await?;
             while let Some(entry) = entries.next().await? {
                 self.restore_segment(&entry, keep).await?;
+                reached += 1;
+                work.reach(reached * bytes);
             }
         }
         Ok(())
     }
 
-    /// Notes the sequence number of each segment that has one. Returns the segments of a checkpoint in their order.
-    async fn find_segments(&self, span: CheckpointSpan) -> Result<Vec<Option<u32>>, Kind> {
+    /// Notes the sequence number of each segment that has one, and calls `looks` before each. Returns the segments of a checkpoint in their
+    /// order.
+    async fn find_segments(
+        &self,
+        span: CheckpointSpan,
+        looks: impl Fn(u32),
+    ) -> Result<Vec<Option<u32>>, Kind> {
         let mut pages = vec![None; span.segments as usize];
         let mut newest = 0;
         for segment in 0..self.segments.count() {
+            looks(segment);
             let footer = match self.read_footer(segment).await {
                 Ok(Some(footer)) => footer,
                 Ok(None) => continue,

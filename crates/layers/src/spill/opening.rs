@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Semaphore, WaitList, Work};
 use spillway_core::{
-    BlockDevice, Budget, ByteRange, Charge, Env, Error, Kind, Op, Request, Seam, Workspace, mutant,
+    BlockDevice, Budget, ByteRange, Charge, Env, Error, Kind, Op, Request, Seam, Works, Workspace, mutant,
 };
 
 use super::batch::{batch_bytes, batch_overhead};
@@ -112,20 +112,25 @@ impl Store {
             _charge: charge,
         });
         let note = match kept {
-            Some(found) => store.begin_with(&found, keep).await?,
+            Some(found) => store.begin_with(&found, keep, &settings.works).await?,
             None => store.begin_empty().await.map(|()| note)?,
         };
         Ok((store, note))
     }
 
     /// Begins with what the file keeps; says so, for people.
-    async fn begin_with(&self, found: &Superblock, keep: Keeper<'_>) -> Result<Option<String>, Error> {
+    async fn begin_with(
+        &self,
+        found: &Superblock,
+        keep: Keeper<'_>,
+        works: &Works,
+    ) -> Result<Option<String>, Error> {
         let mut pages = 0_u64;
         let mut counted = |spilled| {
             pages += 1;
             keep(spilled)
         };
-        self.restore(found.checkpoint, &mut counted).await.map_err(damaged)?;
+        self.restore(found.checkpoint, &mut counted, works).await.map_err(damaged)?;
         if !mutant::on("spill: leave a file that is in use as kept")
             && let Err(error) = self.begin_use().await
         {

@@ -1,6 +1,6 @@
 //! What a spill file is opened with.
 
-use spillway_core::Error;
+use spillway_core::{Error, Works};
 
 use super::format::{CODEC_NAME_LEN, CODECS, NAME_LEN_MAX, SEGMENT_SHIFT, SEGMENT_SHIFT_MIN};
 
@@ -49,6 +49,8 @@ pub struct Settings {
     pub kept: usize,
     /// Bytes of a segment as a power of two: 22, in tests from 14 on.
     pub segment_shift: u32,
+    /// Where the device's long work is registered.
+    pub works: Works,
 }
 
 impl Settings {
@@ -65,6 +67,7 @@ impl Settings {
             batches: 4,
             kept: 0,
             segment_shift: SEGMENT_SHIFT,
+            works: Works::default(),
         }
     }
 

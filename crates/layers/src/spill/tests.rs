@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
-use spillway_core::{Answer, BlockSize, Budget, Error, Kind};
+use spillway_core::{Answer, BlockSize, Budget, Error, Kind, Progress};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::world::World;
 
@@ -38,6 +38,8 @@ pub(super) struct Held {
 pub(super) struct Slots {
     pub(super) held: Mutex<BTreeMap<u32, Held>>,
     lost: Mutex<Vec<u32>>,
+    /// Long work that was seen when a record was taken that the file kept.
+    seen: Mutex<Vec<Progress>>,
 }
 
 impl Owner for Slots {
@@ -109,11 +111,12 @@ fn open_again(
     let disk = Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, seed));
     let budget = Budget::new(64 << 20);
     let (env, file) = (world.clone(), File::new(disk.clone(), world.clone()));
-    let (settings, charged) = (settings.clone(), budget.clone());
+    let (settings, charged, works) = (settings.clone(), budget.clone(), settings.works.clone());
     let slots: Arc<Slots> = Arc::default();
     let (held, stored) = (slots.clone(), stored.clone());
     let opened = run(&world, async move {
         let mut keep = |spilled: Spilled| {
+            held.seen.lock().extend(works.progress());
             let bytes = stored.get(&spilled.record.slot).cloned().ok_or(Kind::Corrupt)?;
             let before = held.held.lock().insert(spilled.record.slot, Held { spilled, bytes });
             if before.is_none() { Ok(()) } else { Err(Kind::Corrupt) }

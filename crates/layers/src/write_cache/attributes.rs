@@ -175,12 +175,6 @@ static ROWS: &[Attribute<WriteCache>] = &[
         Spec::fact("drain_state", DRAIN_STATES, "Whether a drain is running, and how it ended"),
         |cache| Value::Choice(cache.core.drain.word()),
     ),
-    gauge!("drain_left", Blocks, "Blocks that a running drain has still to write back", |core| {
-        core.drain_progress().0
-    }),
-    gauge!("drain_total", Blocks, "Blocks that a running drain had to write back when it began", |core| {
-        core.drain_progress().1
-    }),
     Attribute::write(
         Spec::command(
             "message",

@@ -48,7 +48,7 @@ use std::sync::Arc;
 use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, Room, StickyError};
 use spillway_core::{
     Answer, AtRisk, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Grow, Kind, LocalFuture,
-    Op, Request, Submission, Suspend,
+    Op, Request, Submission, Suspend, Works,
 };
 
 use spillway_policy::ages::Ages;
@@ -73,7 +73,7 @@ pub use device::WriteCache;
 
 impl WriteCache {
     /// The cache on `cache` over `origin`, and what was found there, for people: what it holds was recovered, or its device was blank
-    /// and is formatted. Its index and its buffers are charged to `budget`.
+    /// and is formatted. Its index and its buffers are charged to `budget`; its long work is registered with `works`.
     ///
     /// [`Kind::Invalid`] where an option is out of its range, the devices do not fit, or hold something else; [`Kind::Busy`] where
     /// formatting would destroy data; [`Kind::Corrupt`] where the cache is damaged; [`Kind::NoSpace`] where the budget has no room; what
@@ -84,8 +84,9 @@ impl WriteCache {
         cache: Arc<dyn BlockDevice>,
         env: Arc<dyn Env>,
         budget: Arc<Budget>,
+        works: Works,
     ) -> Result<(Arc<Self>, String), Error> {
-        let opening = Opening::new(config, origin, cache, env, budget)?;
+        let opening = Opening::new(config, origin, cache, env, budget, works)?;
         let (opened, found) = opening.read_metadata().await?;
         let core = core(opening, opened);
         core.resume();
@@ -114,6 +115,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         journal: Journal::new(layout.n_blocks as u32, seq_count),
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
         decisions: Decisions::new(env.clone()),
+        works: opening.works,
         laps: Laps::new(seq_count.0),
         ages: Mutex::new(Ages::new(env.coarse_now(), seq_count.0)),
         meter,
@@ -137,8 +139,8 @@ impl Open<Below> for Config {
             return Err(Error::invalid("path is missing: give the file or block device that is the cache"));
         }
         let (device, mut notes) = File::open(&self.backing(), around).await?;
-        let (env, budget) = (around.env.clone(), around.budget.clone());
-        let (cache, found) = WriteCache::open(self, below, device, env, budget).await?;
+        let (env, budget, works) = (around.env.clone(), around.budget.clone(), around.works.clone());
+        let (cache, found) = WriteCache::open(self, below, device, env, budget, works).await?;
         notes.push(found);
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
         let grow: Option<Arc<dyn Grow>> = Some(cache.clone());

@@ -11,7 +11,7 @@ use spillway_core::models::{Tasks, carry_out, every_order, finds, together};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{Attributes, BlockSize, IoBuf};
+use spillway_core::{Attributes, BlockSize, IoBuf, Works};
 
 use super::index::block::{CacheBlock, OriginBlock, Stage};
 use super::*;
@@ -84,7 +84,7 @@ impl House {
     fn open_in(&self, config: Config, env: Arc<dyn Env>) -> Arc<WriteCache> {
         let config = Config { block_size: BLOCK as u64, ..config };
         let (origin, cache, budget) = (self.origin.clone(), self.cache.clone(), Budget::new(16 << 20));
-        block_on(WriteCache::open(&config, origin, cache, env, budget)).expect("it opens").0
+        block_on(WriteCache::open(&config, origin, cache, env, budget, Works::default())).expect("it opens").0
     }
 
     /// What the origin has in a block.

@@ -154,17 +154,15 @@ fn a_drain_writes_everything_once() {
     let toy = Toy::new();
     toy.soil(0..1000);
     let drained = toy.drain();
-    assert_eq!(toy.engine.progress(), (0, 0), "it has not begun");
     toy.run_until("the first batch", || toy.pages(|pages| !pages.attempts.is_empty()));
     assert!(toy.engine.is_draining());
-    assert_eq!(toy.engine.progress(), (1000 * PAGE, 1000 * PAGE));
     toy.run_until("the end", || drained.get().is_some());
     assert_eq!(drained.get(), Some(Ok(())));
     let mut written: Vec<u64> =
         toy.pages(|pages| pages.attempts.iter().flat_map(|(_, some)| some.clone()).collect());
     written.sort_unstable();
     assert_eq!(written, (0..1000).collect::<Vec<_>>());
-    assert!(!toy.engine.is_draining() && toy.engine.progress() == (0, 0));
+    assert!(!toy.engine.is_draining());
 }
 
 #[test]

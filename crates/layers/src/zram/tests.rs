@@ -29,6 +29,7 @@ pub(super) mod lending;
 mod on_disk;
 pub(super) mod parallel;
 pub(super) mod pressure;
+mod progress;
 mod recompressing;
 mod relief;
 mod rest;

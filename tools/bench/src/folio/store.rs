@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use parking_lot::Mutex;
-use spillway_core::{Answer, BlockDevice, BlockSize, Budget, Env, Geometry, Op, Request, Seam, Submission};
+use spillway_core::{
+    Answer, BlockDevice, BlockSize, Budget, Env, Geometry, Op, Request, Seam, Submission, Works,
+};
 use spillway_io::{Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, PageCache};
 
@@ -92,7 +94,7 @@ impl Rig {
             ..Geometry::in_memory(size)
         };
         let store = Arc::new(Store { geometry, bytes_per_second, env, busy_until, written });
-        let (cache, _) = PageCache::open(config, store.clone(), workers.env(), &budget)?;
+        let (cache, _) = PageCache::open(config, store.clone(), workers.env(), &budget, Works::default())?;
         Ok(Self { workers, store, cache, budget })
     }
 

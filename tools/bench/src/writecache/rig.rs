@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use futures_util::future::join_all;
 use spillway_core::random::Random;
-use spillway_core::{Attributes, BlockDevice, Budget, IoBuf, Request, Seam};
+use spillway_core::{Attributes, BlockDevice, Budget, IoBuf, Request, Seam, Works};
 use spillway_io::{FileOptions, Workers, WorkersOptions};
 use spillway_layers::file::File;
 use spillway_layers::write_cache::{Config, OldCache, WriteCache};
@@ -95,7 +95,9 @@ impl Bench {
         // Over the cache of the round before.
         let config = Config { old_cache: OldCache::Create, force: true, ..config.clone() };
         let (env, budget) = (self.workers.env(), Budget::new(4 << 30));
-        let open = move || async move { WriteCache::open(&config, origin, device, env, budget).await };
+        let open = move || async move {
+            WriteCache::open(&config, origin, device, env, budget, Works::default()).await
+        };
         Ok(self.on_worker(open)?.0)
     }
 
@@ -103,7 +105,15 @@ impl Bench {
     pub(crate) fn fresh_on(self, workers: &Workers, config: &Config) -> Result<Arc<WriteCache>> {
         let device = self.medium.open(workers)?;
         let (env, budget) = (workers.env(), Budget::new(4 << 30));
-        Ok(spillway_io::block_on(WriteCache::open(config, self.null()?, device, env, budget))?.0)
+        Ok(spillway_io::block_on(WriteCache::open(
+            config,
+            self.null()?,
+            device,
+            env,
+            budget,
+            Works::default(),
+        ))?
+        .0)
     }
 
     /// A cache over nothing of another size.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{Aligned, Answer, Budget, Env, Error};
+use spillway_core::{Aligned, Answer, Budget, Env, Error, Works};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_layers::write_cache::OldCache;
@@ -152,6 +152,7 @@ impl Machine {
             regions: Arc::new(VecRegions::new(REGIONS_BYTES)),
             budget: self.budget.clone(),
             memory_nodes: Vec::new(),
+            works: Works::default(),
             open_file: Arc::new(move |backing: &BackingDevice| {
                 if backing.role == CACHE {
                     return Answer::Done(Ok(OpenStorage { storage: disk.clone(), notes: Vec::new() }));

@@ -31,6 +31,7 @@ use spillway_io::nbd_device::NbdDevice;
 use super::connection::print;
 use super::listing::row_of;
 use super::program::run;
+use super::progress::beside;
 use crate::cli::{AttachOptions, Via};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::RuntimeFolder;
@@ -69,7 +70,8 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     }
     let device = Unkept::new(way.attach(folder, options)?);
     if let Some(kind) = &options.mkfs {
-        make_file_system(kind, device.path(), options.force)?;
+        let own = [(folder.clone(), name.clone())];
+        beside(&own, || make_file_system(kind, device.path(), options.force))?;
     }
     if options.swap {
         swap::start(device.path(), options.force)?;

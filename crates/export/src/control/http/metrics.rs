@@ -14,7 +14,9 @@ use serde_json::Value as Json;
 use spillway_core::{Kind, Latency, Role, Type};
 
 use super::super::catalog::Catalog;
+use super::super::operations::works;
 use super::super::rows::{AttributeRow, DeviceRow, LatencyRow, PassedRow, Shown};
+use super::super::work::{WorkRow, sums};
 
 /// A number as it is shown, or many.
 #[derive(Clone, Debug)]
@@ -174,6 +176,19 @@ impl Families {
         self.add_latencies("part_latency", help, &part, &passed.latencies);
     }
 
+    fn add_work(&mut self, row: WorkRow) {
+        let mut gauge = |name: &str, help: &str, unit: &str, value| {
+            let labels = vec![("device", row.device.clone()), ("kind", row.kind.clone())];
+            self.add(name, help, unit, MetricType::Gauge, labels, value);
+        };
+        let help = "Long work that is under way: what is done, by kind";
+        gauge("work_done", help, "bytes", Number::Whole(row.done));
+        let help = "Long work that is under way: what is done or left, where that is known";
+        row.total.into_iter().for_each(|total| gauge("work_total", help, "bytes", Number::Whole(total)));
+        let help = "Long work that is under way: an estimate of the time left, once there is one";
+        row.seconds_left.into_iter().for_each(|left| gauge("work_left", help, "s", Number::Real(left)));
+    }
+
     fn add_latencies(&mut self, name: &str, help: &str, whose: &Labels, latencies: &[LatencyRow]) {
         for latency in latencies {
             let labels = [&whose[..], &[("operation", latency.operation.clone())]].concat();
@@ -195,6 +210,7 @@ impl Scrape {
         for (row, shown) in catalog.server() {
             families.add_attribute(None, &row, &shown.value);
         }
+        sums(works(catalog)).into_iter().for_each(|row| families.add_work(row));
         Self { families, left: catalog.devices().into_iter() }
     }
 

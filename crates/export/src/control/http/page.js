@@ -70,6 +70,19 @@ function meterOf(words, part, whole, text) {
 
 const share = (part, whole) => `${human(part)} of ${human(whole)} (${whole ? Math.round(100 * part / whole) : 0} %)`;
 
+function timeLeft(seconds) {
+  for (const [unit, of] of [["days", 86400], ["h", 3600], ["min", 60]]) if (seconds >= 2 * of) return `${Math.ceil(seconds / of)} ${unit}`;
+  return `${Math.ceil(seconds)} s`;
+}
+
+// Long work: without a total, as of a pipe, the words say what is done.
+function workMeter({ kind, done, total, bytes_per_second: rate, seconds_left: left }) {
+  const words = [total ? `${Math.floor(100 * done / total)} % of ${human(total)}` : human(done)];
+  if (rate !== undefined) words.push(`${human(rate)}/s`);
+  if (left !== undefined) words.push(`${timeLeft(left)} left`);
+  return meterOf(kind.replace("_", " "), total ? done : 0, total || 1, words.join(", "));
+}
+
 function chart(title, points, limit, text) {
   const space = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(space, "svg");
@@ -197,7 +210,7 @@ class Device {
 
   meters() {
     const of = (name) => this.values.get(name);
-    const made = [];
+    const made = (this.row.work || []).map(workMeter);
     const ratio = (words, part, whole) => {
       if (!(whole > 0)) return;
       made.push(meterOf(words, part, whole, `${(100 * part / whole).toFixed(1)} %`));

@@ -20,10 +20,12 @@ pub(super) enum Wanted {
 impl Wanted {
     /// Whether it may change something.
     pub(super) fn changes(&self) -> bool {
-        use Operation::{Attributes, Get, List, Server, Version};
+        use Operation::{Attributes, Get, List, Server, Version, Work};
         match self {
             Wanted::Asset(..) | Wanted::Metrics => false,
-            Wanted::Operation(Version {} | Server {} | List {} | Attributes { .. } | Get { .. }) => false,
+            Wanted::Operation(
+                Version {} | Server {} | List {} | Work {} | Attributes { .. } | Get { .. },
+            ) => false,
             Wanted::Operation(_) => true,
         }
     }
@@ -56,6 +58,7 @@ fn route<'a>(method: &str, path: &[&'a str], from: Option<u64>) -> Route<'a> {
         ["metrics"] => look(method, Wanted::Metrics),
         ["api", "server"] => ask(Operation::Version {}),
         ["api", "server", "attributes"] => ask(Operation::Server {}),
+        ["api", "work"] => ask(Operation::Work {}),
         ["api", "server", "stop"] => act(Operation::StopServer {}),
         ["api", "devices"] => match method {
             "POST" => Route::Does(Wanted::Operation(Operation::Add {})),
@@ -150,6 +153,7 @@ pub(super) fn render(reply: Reply, changes: bool) -> Response {
         Reply::Devices(rows) => Response::json(Status::Fine, &rows),
         Reply::Attributes(rows) => Response::json(Status::Fine, &rows),
         Reply::Values(values) => Response::json(Status::Fine, &values),
+        Reply::Work(rows) => Response::json(Status::Fine, &rows),
         Reply::Added(name) => {
             let place = format!("Location: /api/devices/{name}");
             Response::json(Status::Created, &json!({ "device": name })).with(&place)

@@ -2,10 +2,11 @@
 
 use std::task::Waker;
 
+use spillway_core::Registry;
 use spillway_core::sync::Ordering;
 
 use super::super::message::decode_reply;
-use super::super::test_catalog::{Toy, busy, shown};
+use super::super::test_catalog::{Still, Toy, busy, shown};
 use super::*;
 
 fn sent(session: &mut ControlSession) -> Vec<u8> {
@@ -135,4 +136,29 @@ fn a_client_that_hangs_up_leaves_its_change_behind() {
     session.hang_up();
     assert!(session.finished() && session.pending() == 0);
     assert_eq!(toy.changes.lock().len(), 1);
+}
+
+#[test]
+fn what_a_client_reports_lasts_until_it_reports_something_else_or_leaves() {
+    let toy = Arc::new(Toy { registry: Some(Registry::new(Arc::new(Still))), ..Default::default() });
+    let registry = toy.registry.clone().expect("it has one");
+    let mut session = ControlSession::new(toy);
+    let mut report = |device: &str, kind: &str, done, total| {
+        let report = Operation::Report { device: device.into(), kind: kind.into(), done, total };
+        session.receive(report.encode().as_bytes());
+        replies(&mut session).pop().expect("a reply")
+    };
+    for done in [0, 5] {
+        let Ok(Reply::Work(rows)) = report("ram0", "save", done, Some(10)) else { panic!("it is taken") };
+        assert_eq!((rows.len(), rows[0].done, rows[0].total), (1, done, Some(10)));
+    }
+    assert_eq!(report("ram0", "drain", 5, None).unwrap_err().kind, Kind::Invalid);
+    assert_eq!(registry.progress(), [], "it does something else");
+    assert_eq!(report("ram9", "load", 5, None).unwrap_err().kind, Kind::NotFound);
+    report("ram0", "load", 7, None).unwrap();
+    assert_eq!(registry.progress().iter().map(|one| one.amount.done).collect::<Vec<_>>(), [7]);
+    session.receive(Operation::Work {}.encode().as_bytes());
+    assert!(matches!(&replies(&mut session)[..], [Ok(Reply::Work(rows))] if rows[0].kind == "load"));
+    session.hang_up();
+    assert_eq!(registry.progress(), []);
 }

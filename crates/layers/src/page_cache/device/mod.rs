@@ -11,7 +11,7 @@ use spillway_core::sync::{
     AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError,
     Work,
 };
-use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Workspace};
+use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Works, Workspace};
 use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::{RegionNumber, Stamp};
 use spillway_policy::zones::Attempt;
@@ -69,6 +69,7 @@ pub(super) struct Core {
     /// Of writers, before they reach the limit.
     pub(super) pauses: Pauses,
     pub(super) decisions: Decisions,
+    pub(super) works: Works,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
     pub(super) streams: Streams,

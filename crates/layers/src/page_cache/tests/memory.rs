@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::page_cache::folios::slabs::system::Short;
+use spillway_core::Works;
 
 #[test]
 fn a_cache_charges_what_it_is_told_and_gives_it_back() {
@@ -87,7 +88,13 @@ fn what_does_not_fit_is_refused_in_words() {
                 Answer::Done(request.answer(Ok(())))
             }
         }
-        let opened = PageCache::open(config, Arc::new(Plain(geometry)), World::new(1), &Budget::new(bytes));
+        let opened = PageCache::open(
+            config,
+            Arc::new(Plain(geometry)),
+            World::new(1),
+            &Budget::new(bytes),
+            Works::default(),
+        );
         opened.err().expect("it is refused").to_string()
     };
     let disk = |size, block| {

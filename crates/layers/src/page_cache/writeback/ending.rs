@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use futures_util::future::{Either, select};
 use spillway_core::sync::Ordering;
-use spillway_core::{Error, Kind};
+use spillway_core::{Error, Kind, WorkKind};
 
 use crate::page_cache::device::Core;
+use crate::writeback::Source;
 
 impl Core {
     /// Makes durable what is dirty, whatever failed before: an error of write-back lost nothing, since what it was about stayed dirty. What
@@ -25,18 +26,25 @@ impl Core {
 
     /// Has the device below get everything, durably, and fails after one lap in which something could not be written.
     pub(crate) async fn drain(self: &Arc<Self>) -> Result<(), Error> {
-        let saved = self.save_all().await;
+        let saved = self.emptied().await;
         saved.map_err(|kind| Error::new(kind, self.shortfall(kind, "they stay in memory")))
     }
 
     /// Ends the cache: memory is gone afterwards. What fails is tried twice, and the error says what is lost.
     pub(crate) async fn end(self: &Arc<Self>) -> Result<(), Error> {
-        let saved = match self.save_all().await {
+        let saved = match self.emptied().await {
             Ok(()) => Ok(()),
-            Err(_) => self.save_all().await,
+            Err(_) => self.emptied().await,
         };
         self.ended.store(saved.is_ok(), Ordering::Release);
         saved.map_err(|kind| Error::new(kind, self.shortfall(kind, "they are lost")))
+    }
+
+    /// The same as [`Core::save_all`], as long work.
+    async fn emptied(self: &Arc<Self>) -> Result<(), Kind> {
+        let core = self.clone();
+        let _work = self.works.drain(WorkKind::Drain, move || core.left());
+        self.save_all().await
     }
 
     /// What the device below has not, and what becomes of it.

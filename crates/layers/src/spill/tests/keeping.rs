@@ -1,5 +1,6 @@
 //! Files that keep what a device stored, over stops and starts.
 
+use spillway_core::{Registry, WorkKind};
 use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
@@ -48,6 +49,32 @@ fn what_is_stored_is_there_after_each_start() {
             house = next;
         }
     }
+}
+
+#[test]
+fn readers_see_how_far_a_start_is() {
+    let (mut house, _) = open(medium(), &keeping(Keep::IfThere), Plan::default(), 1).expect("it is blank");
+    for first in (0..90).step_by(2) {
+        house
+            .spill((first..first + 2).map(|slot| (slot, bytes(slot.into(), 4096))).collect())
+            .1
+            .expect("they fit");
+    }
+    house.stop_whole().expect("the disk is sound");
+    let stored = house.stored();
+    let registry = Registry::new(World::new(1));
+    let settings = Settings { works: registry.of("ram0"), ..keeping(Keep::Always) };
+    house = open_again(house.cut(), &settings, Plan::default(), 2, &stored).expect("it is kept").0;
+    let seen = std::mem::take(&mut *house.slots.seen.lock());
+    let total = (2 * SEGMENTS) << SHIFT;
+    assert!(seen.len() == 90 && seen.iter().all(|one| one.kind == WorkKind::Restore), "{seen:?}");
+    assert!(seen.iter().all(|one| one.amount.total == Some(total)), "{seen:?}");
+    assert!(seen.is_sorted_by_key(|one| one.amount.done), "{seen:?}");
+    assert!(
+        seen[0].amount.done >= total / 2 - (1 << SHIFT) && seen[0].amount.done < seen[89].amount.done,
+        "{seen:?}"
+    );
+    assert_eq!(registry.progress(), [], "it has ended");
 }
 
 /// Runs a task until it ends, or the power is cut.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, Room, StickyError};
-use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam};
+use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam, Works};
 use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
 
@@ -65,6 +65,7 @@ pub(super) struct Core {
     pub(super) journal: Journal,
     pub(super) writeback: Writeback<Core>,
     pub(super) decisions: Decisions,
+    pub(super) works: Works,
     pub(super) laps: Laps,
     pub(super) ages: Mutex<Ages>,
     /// Of the origin.

@@ -7,7 +7,9 @@ pub(super) mod recovery;
 
 use std::sync::Arc;
 
-use spillway_core::{BlockDevice, Budget, Charge, Env, Error, Geometry, IoBuf, Kind, Request, Seam, mutant};
+use spillway_core::{
+    BlockDevice, Budget, Charge, Env, Error, Geometry, IoBuf, Kind, Request, Seam, WorkKind, Works, mutant,
+};
 
 use super::config::{Config, OldCache, Settings};
 use super::device::result_of;
@@ -27,15 +29,13 @@ const SEQ_COUNTS: u64 = EPOCHS / 2;
 /// Bytes of magic and version: a word, which memory stores whole.
 const MAGIC_LEN: usize = 8;
 
-/// Log recovery progress every 64 MiB.
-const PROGRESS_BYTES: u64 = 64 << 20;
-
 /// A cache that is being opened: its devices, and how it is to be used.
 pub(super) struct Opening {
     pub(super) origin: Seam,
     pub(super) cache: Seam,
     pub(super) env: Arc<dyn Env>,
     pub(super) budget: Arc<Budget>,
+    pub(super) works: Works,
     pub(super) workspaces: Workspaces,
     pub(super) settings: Settings,
     pub(super) geometry: Geometry,
@@ -49,11 +49,13 @@ impl Opening {
         cache: Arc<dyn BlockDevice>,
         env: Arc<dyn Env>,
         budget: Arc<Budget>,
+        works: Works,
     ) -> Result<Self, Error> {
         let settings = Settings::of(config)?;
         let (origin, cache) = (Seam::new(origin), Seam::new(cache));
         let geometry = geometry(&settings, &origin.geometry(), &cache.geometry())?;
-        Ok(Self { origin, cache, env, workspaces: Workspaces::new(&budget)?, budget, settings, geometry })
+        let workspaces = Workspaces::new(&budget)?;
+        Ok(Self { origin, cache, env, workspaces, budget, works, settings, geometry })
     }
 
     /// Recovers what the cache device holds, or formats a blank one; returns that for people, too. Refused, nothing is written.
@@ -248,6 +250,7 @@ impl Opening {
         let (seq_count, origin_blocks) = (Epoch(superblock.seq_count), self.origin_blocks(layout));
         let mut recovery = Recovery::new(*layout, index, seq_count, origin_blocks, self.settings.old_cache);
         let (total, mut at, mut index) = (layout.metadata_bytes(), 0, 0);
+        let work = self.works.begin(WorkKind::Recover, Some(total));
         while at < total {
             let len = PIECE_BYTES.min(total - at);
             let bytes = self.read_meta(layout, at, len).await?;
@@ -262,9 +265,7 @@ impl Opening {
                 }
             }
             at += len;
-            if at % PROGRESS_BYTES == 0 {
-                tracing::info!("write cache: {} % of {total} bytes of metadata read", at * 100 / total);
-            }
+            work.reach(at);
         }
         recovery.finish()
     }
@@ -328,7 +329,9 @@ impl Opening {
         first.fill(0);
         first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
         metadata.write(0, first, true).await.result?;
-        let (mut from, blocks) = (0, opened.layout.metadata_bytes() / block);
+        let total = opened.layout.metadata_bytes();
+        let work = self.works.begin(WorkKind::Format, Some(total));
+        let (mut from, blocks) = (0, total / block);
         while from < blocks {
             let to = blocks.min(from + (PIECE_BYTES / block).max(1));
             let mut buf = metadata.encoded(from..to, Epoch(0), Epoch(0)).await;
@@ -338,6 +341,7 @@ impl Opening {
             }
             metadata.write(from, buf, false).await.result?;
             from = to;
+            work.reach(from * block);
         }
         self.cache.flush().await?;
         let first = metadata.encoded(0..1, Epoch(0), Epoch(0)).await;

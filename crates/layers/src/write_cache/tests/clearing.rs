@@ -1,5 +1,6 @@
 //! Flushes while very many entries are to be cleared.
 
+use spillway_core::Works;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -99,7 +100,8 @@ impl Large {
         };
         let budget = Budget::new(256 << 20);
         let (device, env) = (meta.clone(), world.clone());
-        let open = async move { WriteCache::open(&config, origin, device, env, budget).await };
+        let open =
+            async move { WriteCache::open(&config, origin, device, env, budget, Works::default()).await };
         let (cache, _) = world.run(Answer::pending(open)).unwrap();
         Self { world, meta, cache }
     }

@@ -1,5 +1,6 @@
 //! The origin becomes larger under a cache.
 
+use spillway_core::Works;
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
@@ -82,7 +83,8 @@ struct Told {
 async fn story(disks: [Arc<Disk>; 2], world: Arc<World>, told: Rc<Told>) {
     let [origin, cache] = disks.each_ref().map(|disk| Arc::new(File::new(disk.clone(), world.clone())));
     let budget = Budget::new(64 << 20);
-    let (cache, _) = WriteCache::open(&config(), origin.clone(), cache, world, budget).await.unwrap();
+    let (cache, _) =
+        WriteCache::open(&config(), origin.clone(), cache, world, budget, Works::default()).await.unwrap();
     let seam = Seam::new(cache.clone());
     let _ = told.cache.set(cache.clone());
     let write = async |block: u64, value: u8| {
@@ -110,8 +112,7 @@ fn play(media: [Medium; 2], disk: usize, boundary: u64) -> (House, Rc<Told>) {
         number += 1;
         Arc::new(Disk::new(world.clone(), medium, BlockSize::SECTOR, plan, boundary))
     });
-    let (house, told) =
-        (House { disks, world: world.clone(), budget: Budget::new(64 << 20) }, Rc::<Told>::default());
+    let (house, told) = (House::of(&world, disks), Rc::<Told>::default());
     world.spawn_here(Box::pin(story(house.disks.clone(), world.clone(), told.clone())));
     while !told.new_end.get() && house.disks[disk].boundaries() <= boundary && world.go_on() {
         let is_new = |cache: &Arc<WriteCache>| cache.geometry().size > MIB;
@@ -181,12 +182,13 @@ fn write_behind(media: [Medium; 2], boundary: u64) -> (House, bool) {
         let plan = Plan { cut_at: cuts[disk], ..Plan::default() };
         Arc::new(Disk::new(world.clone(), media[disk].clone(), BlockSize::SECTOR, plan, boundary))
     });
-    let house = House { disks, world: world.clone(), budget: Budget::new(64 << 20) };
+    let house = House::of(&world, disks);
     let (origin, cache, budget) = (house.device(0), house.device(1), house.budget.clone());
     let written = Rc::new(Cell::new(false));
     let (told, env) = (written.clone(), world.clone());
     world.spawn_here(Box::pin(async move {
-        let (cache, _) = WriteCache::open(&config(), origin, cache, env, budget).await.unwrap();
+        let (cache, _) =
+            WriteCache::open(&config(), origin, cache, env, budget, Works::default()).await.unwrap();
         let mut buf = IoBuf::new(BLOCK);
         buf.fill(6);
         let mut request = Request::write(300 * BLOCK as u64, buf);

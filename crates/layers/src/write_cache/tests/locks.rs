@@ -1,5 +1,6 @@
 //! Locks that a request of a small range takes in the layer: they are what its threads meet at.
 
+use spillway_core::Works;
 use spillway_core::sync::locks_taken;
 
 use super::*;
@@ -10,8 +11,9 @@ fn at_once() -> (House, Arc<WriteCache>) {
     let house = House::new(1 << 20, 1 << 20);
     let null = |size: u64| Null::new(&null::Config { size }).unwrap();
     let (env, budget) = (house.world.clone(), house.budget.clone());
-    let opening =
-        async move { WriteCache::open(&config(), null(64 << 20), null(64 << 20), env, budget).await };
+    let opening = async move {
+        WriteCache::open(&config(), null(64 << 20), null(64 << 20), env, budget, Works::default()).await
+    };
     let (cache, _) = house.world.run(Answer::pending(opening)).unwrap();
     // The timer of commits runs from the first write on.
     house.write(&cache, 0, 1, 1);

@@ -2,27 +2,16 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Error, Kind, Place, task};
+use spillway_core::{Error, Kind, Place, WorkKind, task};
 
 use crate::write_cache::device::Core;
 use crate::write_cache::device::drain::State;
+use crate::writeback::Source;
 
 impl Core {
     /// Whether cached blocks must not be written any more, so that they get fewer.
     pub(crate) fn is_closed(&self) -> bool {
         self.drain.is_closed(self.laps.ended())
-    }
-
-    /// Blocks that a running drain has left, and had when it began; zeroes when none runs.
-    pub(crate) fn drain_progress(&self) -> (u64, u64) {
-        if !self.drain.is_running() {
-            return (0, 0);
-        }
-        match self.writeback.progress() {
-            // It flushes before it writes back, and after.
-            (0, _) => (self.index.held().into(), self.index.held().into()),
-            (left, total) => (left / self.block_bytes(), total / self.block_bytes()),
-        }
     }
 
     /// Starts to empty the cache; with `stays_clean` nothing new enters afterwards. The error is that of a cache that has failed.
@@ -50,6 +39,8 @@ impl Core {
     }
 
     async fn empty(self: Arc<Self>) {
+        let core = self.clone();
+        let _work = self.works.drain(WorkKind::Drain, move || core.left());
         while !self.drain.end(self.write_back_everything().await) {}
         self.changes.wake_all();
     }

@@ -64,6 +64,7 @@ impl Attaching {
             remedy: force.is_none().then_some(REMEDY),
             batches: own.writeback_depth,
             kept: KEPT_BYTES,
+            works: self.around.works.clone(),
             ..usual
         }
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use spillway_core::size::human;
 use spillway_core::stats::Counters;
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-use spillway_core::{Budget, Env, Error, Kind};
+use spillway_core::{Budget, Env, Error, Kind, Works};
 
 use super::codec::codecs::Codecs;
 use super::codec::decoders::Decoders;
@@ -115,6 +115,11 @@ impl Core {
     /// Resets that have begun.
     pub(super) fn resets(&self) -> u64 {
         self.resets.load(Ordering::Acquire)
+    }
+
+    /// Where its long work is registered.
+    pub(super) fn works(&self) -> Works {
+        self.attaching.get().map(|attaching| attaching.around().works.clone()).unwrap_or_default()
     }
 
     pub(super) fn size(&self) -> u64 {

@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spillway_core::{Error, Kind, mutant};
+use spillway_core::{Error, Kind, WorkKind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use crate::zram::codec::CodecIndex;
@@ -132,10 +132,15 @@ pub(crate) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
         u64::MAX => vec![0],
         pages_max => largest_first(&core, &order, pages_max).await.map_err(why)?,
     };
-    let mut run = Run::new(&core, order);
-    for least in least {
+    let (mut run, lap_bytes) = (Run::new(&core, order), core.size());
+    let work = core.works().begin(WorkKind::Recompress, Some(lap_bytes * least.len() as u64));
+    for (lap, least) in (0..).zip(least) {
         run.len_min = least;
-        core.walk(|| core.go_on(), |slots, slice| run.take_some(slots, slice)).await.map_err(why)?;
+        let take = |slots: Range<u64>, slice: &mut Slice| {
+            work.reach(lap * lap_bytes + slots.start * PAGE as u64);
+            run.take_some(slots, slice)
+        };
+        core.walk(|| core.go_on(), take).await.map_err(why)?;
     }
     Ok(())
 }

@@ -14,8 +14,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillway_core::progress::Amount;
 use spillway_core::size::human;
-use spillway_core::{Error, Kind, mutant};
+use spillway_core::{Error, Kind, WorkKind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use super::writeback::{self, Why};
@@ -89,6 +90,8 @@ impl Core {
     /// Ends the use of a file that keeps what the device stores. No request is at work, and none comes.
     pub(crate) async fn keep(self: &Arc<Self>, backing: &Arc<Backing>) -> Result<(), Error> {
         backing.store.wait_for_room(ROOM_PATIENCE);
+        let core = self.clone();
+        let work = self.works().watch(WorkKind::Keep, move || core.kept());
         let written = self.write_all(backing).await;
         if let Err(kind) = written {
             // The file is left as in use, so that the next start says what is gone.
@@ -100,6 +103,7 @@ impl Core {
             tracing::error!("{error}");
             self.not_kept(error.kind)
         })?;
+        drop(work);
         let (held, name) = (self.table.holdings(), self.name());
         let (pages, bytes) = (held.spilled_pages, human(held.spilled_bytes));
         tracing::info!("{name}: the spill file keeps what it stores: {pages} pages of {bytes}");
@@ -144,6 +148,13 @@ impl Core {
             }
             self.env.give_way(true).await;
         }
+    }
+
+    /// How much of what it stores is in its spill file.
+    fn kept(&self) -> Amount {
+        let held = self.table.holdings();
+        let stored = held.pages_stored.saturating_sub(held.zero_pages).max(held.spilled_pages);
+        Amount { done: held.spilled_pages * PAGE as u64, total: Some(stored * PAGE as u64) }
     }
 
     /// Whether no page but zeroes lies in memory.

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use spillway_core::{Error, Kind};
+use spillway_core::progress::Counted;
+use spillway_core::{Error, Kind, WorkKind};
 use spillway_policy::depth::{Waiting, depth};
 
 use super::gathered::{Added, Gathered, Written};
@@ -49,8 +50,7 @@ pub(crate) enum Why {
 pub(crate) async fn run(core: Arc<Core>, resets: u64, scans: Vec<Scan>, why: Why) -> Result<(), Error> {
     let backing = core.backing()?;
     let _turn = backing.turn.hold().await;
-    let scans = scans.into_iter();
-    let mut run = Run { core: &core, backing: &backing, resets, scans, left: None, why, ended: None };
+    let mut run = Run::new(&core, &backing, resets, scans, why);
     let (mut under_way, mut outcome) = (FuturesUnordered::new(), Ok(()));
     let mut written = Vec::new();
     while let Some(full) = beside(&mut under_way, &mut written, run.gather()).await {
@@ -109,12 +109,24 @@ struct Run<'a> {
     scans: std::vec::IntoIter<Scan>,
     /// What is left of the present scan.
     left: Option<Scan>,
+    /// What is registered of it; nothing where the device ends, which registers that itself.
+    work: Option<Counted>,
+    /// Slots of the scans before the present one, and the first of that.
+    passed: u64,
+    first: u64,
     why: Why,
     /// Why nothing more is gathered.
     ended: Option<Kind>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(core: &'a Arc<Core>, backing: &'a Arc<Backing>, resets: u64, scans: Vec<Scan>, why: Why) -> Self {
+        let slots: u64 = scans.iter().map(|scan| scan.slots.end - scan.slots.start).sum();
+        let begin = || core.works().begin(WorkKind::WriteBack, Some(slots * PAGE as u64));
+        let (work, scans) = ((why != Why::Keep).then(begin), scans.into_iter());
+        Self { core, backing, resets, scans, left: None, work, passed: 0, first: 0, why, ended: None }
+    }
+
     fn note(&mut self, written: Result<(), Kind>, outcome: &mut Result<(), Kind>) {
         match written {
             Ok(()) => {}
@@ -166,14 +178,28 @@ impl Run<'_> {
     fn next_slots(&mut self) -> Option<(Pages, Range<u64>)> {
         loop {
             let Some(Scan { pages, slots }) = &self.left else {
-                self.left = Some(self.scans.next()?);
+                let scan = self.scans.next()?;
+                self.first = scan.slots.start;
+                self.left = Some(scan);
                 continue;
             };
             match self.core.table.next_slots(slots.clone()) {
-                Some(next) => return Some((*pages, next)),
-                None => self.left = None,
+                Some(next) => {
+                    self.reach(next.start);
+                    return Some((*pages, next));
+                }
+                None => {
+                    self.passed += slots.end - self.first;
+                    self.left = None;
+                }
             }
         }
+    }
+
+    /// Everything before `slot` was looked at.
+    fn reach(&self, slot: u64) {
+        let looked_at = self.passed + slot - self.first;
+        self.work.iter().for_each(|work| work.reach(looked_at * PAGE as u64));
     }
 
     /// Gathers objects in `slots` until no more fit, or the slice is over; returns the slot to go on with.

@@ -1,6 +1,6 @@
 //! Devices that spill to a simulated disk.
 
-use spillway_core::BlockSize;
+use spillway_core::{BlockSize, Registry};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
 use super::*;
@@ -14,6 +14,7 @@ pub(super) const SHIFT: u32 = 16;
 pub(super) struct Spilling {
     pub(super) bench: Bench,
     pub(super) disk: Arc<Disk>,
+    pub(super) registry: Arc<Registry>,
     suspend: Arc<dyn spillway_core::Suspend>,
     pub(super) notes: Vec<String>,
 }
@@ -74,20 +75,21 @@ pub(super) fn open_in(
     config: Config,
     open_file: OpenFile,
 ) -> Result<Spilling, Error> {
-    let budget = Budget::new(64 << 20);
+    let (budget, registry) = (Budget::new(64 << 20), Registry::new(env.clone()));
     let around = Surroundings {
         name: name.into(),
         env,
         regions: Arc::new(VecRegions::new(128 << 20)),
         budget: budget.clone(),
         memory_nodes: Vec::new(),
+        works: registry.of(name),
         open_file,
     };
     let open = async move { config.open_device(&around).await };
     let (zram, notes) = world.run(Answer::pending(open))?;
     let (seam, table) = (Seam::new(zram.clone()), attributes(zram.clone()));
     let suspend = zram.clone();
-    Ok(Spilling { bench: Bench { world, budget, zram, seam, table }, disk, suspend, notes })
+    Ok(Spilling { bench: Bench { world, budget, zram, seam, table }, disk, registry, suspend, notes })
 }
 
 impl Spilling {

@@ -3,7 +3,7 @@
 use spillway_core::storage::Moved;
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::yield_now;
-use spillway_core::{Answer, Extent, FallocateMode, Geometry, Storage};
+use spillway_core::{Answer, Extent, FallocateMode, Geometry, Storage, Works};
 
 use super::spilling::{noise, on_thread, verify, write_back};
 use super::*;
@@ -123,6 +123,7 @@ fn device(spill: Option<&str>) -> Arc<Zram> {
         regions: Arc::new(VecRegions::new(256 << 20)),
         budget: Budget::new(64 << 20),
         memory_nodes: Vec::new(),
+        works: Works::default(),
         open_file: Arc::new(open_file),
     };
     let (zram, _) = block_on(config.open_device(&around)).expect("its disks are blank");

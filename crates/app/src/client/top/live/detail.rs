@@ -45,7 +45,8 @@ fn head(device: &Device, width: usize) -> Vec<Line> {
         format!("its server (pid {}) has not answered for {} s: this is old", device.key.0, lasts.as_secs())
     });
     let exports = row.exports.iter().map(|export| format!("{INDENT}{export}"));
-    let plain = silent.into_iter().chain(exports).chain(clients(device, width));
+    let work = row.work.iter().map(|work| format!("{INDENT}{}: {}", work.title(), work.figures()));
+    let plain = silent.into_iter().chain(exports).chain(work).chain(clients(device, width));
     [Line::strong(title)].into_iter().chain(plain.map(Line::plain)).collect()
 }
 
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
     use crate::client::top::sample::tests::{device, sample};
     use serde_json::json;
-    use spillway_export::control::{ColumnRow, DeviceRow};
+    use spillway_export::control::{ColumnRow, DeviceRow, WorkRow};
 
     /// A RAM disk with a spill file that has written 8 MiB to it in 2 s.
     fn busy() -> Device {
@@ -148,6 +149,9 @@ mod tests {
             };
             (row.spill_size, row.clients, row.exports) = (Some(1 << 30), 1, vec!["nbd+unix:///ram0".into()]);
             row.requests.write_bytes = bytes;
+            let (device, kind) = ("ram0".to_owned(), "recompress".to_owned());
+            row.work =
+                vec![WorkRow { device, kind, done: 1 << 30, total: Some(4 << 30), ..Default::default() }];
             row
         };
         let values = |written: u64| {
@@ -174,6 +178,7 @@ mod tests {
             "\
 ram0  4G  zram
   nbd+unix:///ram0
+  recompressing ram0: 25 % of 4G
 --> clients 1  write 2.00 MiB/s (0/s)  read 0.00 MiB/s (0/s)  flushes 0/s
     discards 0/s  zeroings 0/s  failed requests 0
 zram
