@@ -6,6 +6,7 @@
 
 mod acknowledged;
 pub mod binary;
+mod browser;
 mod certificates;
 pub mod clients;
 mod cluster;
@@ -37,6 +38,7 @@ mod vitals;
 mod wait;
 
 pub use acknowledged::{Acknowledged, PART, Way};
+pub use browser::{Browser, Picture};
 pub use certificates::Authority;
 pub use cluster::{Cluster, Owner, Store};
 pub use connection::FuseConnection;
