@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value as Json, json};
 use spillway_tests::raw::{Client, command};
 use spillway_tests::tool::{self, Said};
-use spillway_tests::{Launch, Scratch, Server, pattern, text};
+use spillway_tests::{Browser, Launch, Scratch, Server, pattern, text};
+
+use crate::tour::figures;
 
 const USAGE: i32 = 2;
 
@@ -255,33 +257,6 @@ fn clients_that_stay_keep_no_server_from_its_end() {
     assert_eq!(kept.read(&mut [0; 16]).unwrap_or(0), 0, "the connection ends");
 }
 
-/// What a browser shows after it has loaded the page of a server and looked at it for some seconds of its own time.
-fn shown_by_a_browser(place: &str, profile: &Path) -> String {
-    let profile = format!("--user-data-dir={}", text(profile));
-    let arguments = [
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        &profile,
-        "--virtual-time-budget=5000",
-    ];
-    tool::run("chromium", &[&arguments[..], &["--dump-dom", &format!("{place}/")]].concat()).well().out
-}
-
-/// The number that the page shows for an attribute.
-fn figure(page: &str, attribute: &str) -> Json {
-    let mark = format!("data-attribute=\"{attribute}\" data-value=\"");
-    let (_, behind) = page.split_once(&mark).unwrap_or_else(|| panic!("no {attribute} in {page}"));
-    serde_json::from_str(behind.split('"').next().expect("a value")).expect("a number")
-}
-
-/// MiB a second that the page says a client writes.
-fn speed_of_writes(page: &str) -> f64 {
-    let flow = page.split("1 client: write ").nth(1).unwrap_or_else(|| panic!("no flow in {page}"));
-    flow.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
-}
-
 /// Has a thread stop, however this one ends.
 struct Stops<'a>(&'a AtomicBool);
 
@@ -296,8 +271,10 @@ fn a_browser_shows_figures_that_move_and_are_the_attributes() {
     let launch = Launch::ram("64M");
     let folder = launch.folder();
     let (server, place) = at_port(launch.with("--spill", folder.join("spill")));
-    let (stop, profile) = (AtomicBool::new(false), folder.join("profile"));
-    let busy = std::thread::scope(|scope| {
+    let (stop, mut browser) = (AtomicBool::new(false), Browser::open(&place));
+    let writes = "JSON.parse(document.querySelector('[data-attribute=num_writes]').dataset.value)";
+    let flow = "document.querySelector('.between').textContent";
+    std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = server.client();
             while !stop.load(Ordering::Relaxed) {
@@ -305,15 +282,10 @@ fn a_browser_shows_figures_that_move_and_are_the_attributes() {
             }
         });
         let _stops = Stops(&stop);
-        // Two looks of a browser may fall between two writes.
-        (0..20).map(|_| shown_by_a_browser(&place, &profile)).find(|page| speed_of_writes(page) > 0.0)
+        let before = browser.shows(writes);
+        browser.shows(&format!("{writes} > {before} && / 1 client: write (?!0.0 )/.test({flow})"));
     });
-    let busy = busy.expect("a page that shows what its client writes");
-    let rest = shown_by_a_browser(&place, &profile);
-    for attribute in ["num_writes", "mem_used_total", "orig_data_size", "spill_bytes", "max_comp_streams"] {
-        assert_eq!(figure(&rest, attribute), server.value("ram0", attribute), "{attribute}");
-    }
-    assert!(figure(&busy, "num_writes").as_u64() < figure(&rest, "num_writes").as_u64(), "they move");
-    assert!(rest.contains("nothing can be changed here") && !rest.contains("<button"), "{rest}");
-    assert_ne!(json!(0), figure(&rest, "num_writes"));
+    figures::are_the_attributes(&mut browser, &server, &|path| json_of(curl(&[&format!("{place}/{path}")])));
+    let shown = "document.body.textContent.includes('nothing can be changed here')";
+    assert_eq!(browser.evaluate(&format!("{shown} && !document.querySelector('button, input')")), true);
 }

@@ -65,6 +65,7 @@ mod standard_streams;
 mod start;
 mod tls;
 mod top;
+mod tour;
 mod units;
 mod unmount;
 mod vhost_crate;

@@ -13,20 +13,20 @@ use spillway_tests::{Launch, Scratch, text, until};
 const WATCHDOG: &str = "WATCHDOG_USEC=300000";
 
 /// What the server sends while it starts or ends.
-const EXTENDED: &str = "EXTEND_TIMEOUT_USEC=30000000";
+pub(crate) const EXTENDED: &str = "EXTEND_TIMEOUT_USEC=30000000";
 
 /// Longest wait for a word.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A service supervisor.
-struct Supervisor {
+pub(crate) struct Supervisor {
     socket: UnixDatagram,
     variable: String,
     _folder: Arc<Scratch>,
 }
 
 impl Supervisor {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = Arc::new(Scratch::new());
         let path = folder.join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket");
@@ -34,12 +34,12 @@ impl Supervisor {
         Self { socket, variable: format!("NOTIFY_SOCKET={}", text(&path)), _folder: folder }
     }
 
-    fn runs(&self, launch: Launch) -> Launch {
+    pub(crate) fn runs(&self, launch: Launch) -> Launch {
         launch.through(["env", &self.variable, WATCHDOG])
     }
 
     /// What the server says next, but for those words.
-    fn hears_but(&self, word: &str) -> String {
+    pub(crate) fn hears_but(&self, word: &str) -> String {
         loop {
             let mut bytes = [0; 4096];
             let count = self.socket.recv(&mut bytes).expect("the server says something");

@@ -34,6 +34,7 @@ impl Wanted {
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
+const FIGURES: &str = include_str!("figures.js");
 
 /// What `method` does at a path, or the methods that there are.
 enum Route<'a> {
@@ -55,6 +56,7 @@ fn route<'a>(method: &str, path: &[&'a str], from: Option<u64>) -> Route<'a> {
         [] => look(method, Wanted::Asset(Content::Page, PAGE)),
         ["page.css"] => look(method, Wanted::Asset(Content::Style, STYLE)),
         ["page.js"] => look(method, Wanted::Asset(Content::Script, SCRIPT)),
+        ["figures.js"] => look(method, Wanted::Asset(Content::Script, FIGURES)),
         ["metrics"] => look(method, Wanted::Metrics),
         ["api", "server"] => ask(Operation::Version {}),
         ["api", "server", "attributes"] => ask(Operation::Server {}),

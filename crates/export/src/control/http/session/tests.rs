@@ -95,7 +95,12 @@ fn every_path_of_the_table_answers() {
     let pages = "/api/devices/ram0/attributes/pages";
     assert_eq!(read(&ask(&get(&format!("{pages}?from=2"))).1)[0]["next"], 3);
     assert_eq!(ask(&with_body("POST", "/api/devices", "")), (201, "{\"device\":\"ram7\"}\n".into()));
-    for (path, kind) in [("/", "<!doctype html>"), ("/page.css", ":root"), ("/page.js", "\"use strict\"")] {
+    for (path, kind) in [
+        ("/", "<!doctype html>"),
+        ("/page.css", ":root"),
+        ("/page.js", "\"use strict\""),
+        ("/figures.js", "\"use strict\""),
+    ] {
         let (status, body) = ask(&get(path));
         assert!(status == 200 && body.starts_with(kind), "{path}: {status} {body:.40}");
     }
