@@ -122,13 +122,11 @@ impl Core {
     }
 
     fn next_action(&self, last: Action) -> Action {
-        if self.journal.failure.check().is_err() {
-            return Action::Rest;
-        }
         let wanted = self.journal.committed().0 < self.journal.wanted.current();
-        // A failed origin keeps nothing from being committed. But it may need each version that the cache still has.
         if self.failure.check().is_err() {
-            return if wanted { Action::Commit } else { Action::Rest };
+            // A failed origin keeps nothing from being committed. But it may need each version that the cache still has.
+            let commits = wanted && self.journal.failure.check().is_ok();
+            return if commits { Action::Commit } else { Action::Rest };
         }
         commits::next_action(last, wanted, self.journal.stale(), self.journal.cleared.waiting() > 0)
     }
