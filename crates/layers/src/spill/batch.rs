@@ -5,6 +5,7 @@ use std::sync::Arc;
 use spillway_core::{IoBuf, Kind, mutant};
 
 use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
+use super::space::Taker;
 use super::store::{Count, Location, Owner, Spilled, Store};
 use super::streams::{Claim, OpenSegment, Stream, tail_bytes};
 
@@ -99,7 +100,10 @@ impl Batch {
     ) -> (usize, Result<(), Kind>) {
         let mut done = 0;
         while done < self.records.len() {
-            let written = match self.claim(done, owner).await {
+            let claim = self.claim(done, owner).await;
+            // Not the file itself is full then.
+            let on_host = claim.is_ok() || self.store.space.has_room(Taker::Content);
+            let written = match claim {
                 Ok(claim) => self.write_claim(done, claim, &mut publish).await,
                 Err(kind) => Err(kind),
             };
@@ -107,8 +111,9 @@ impl Batch {
                 Ok(count) => done += count,
                 // Boxed, because the cleaner writes batches itself.
                 Err(Kind::NoSpace)
-                    if self.stream == Stream::Content && Box::pin(self.store.give_up_copies(owner)).await => {
-                }
+                    if self.stream == Stream::Content
+                        && (Box::pin(self.store.give_up_copies(owner)).await
+                            || on_host && self.store.waits_for_room().await) => {}
                 Err(kind) => {
                     let full = kind == Kind::NoSpace && self.stream == Stream::Content;
                     self.store.add(Count::Full, u64::from(full));

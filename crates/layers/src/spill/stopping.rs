@@ -218,7 +218,7 @@ impl Page<'_> {
         let mut buf = std::mem::take(&mut self.buf);
         buf[self.used..len].fill(0);
         buf.narrow(0, len);
-        let (result, mut buf) = self.store.write_at(self.segment, self.written, buf).await;
+        let (result, mut buf) = self.store.write_patiently(self.segment, self.written, buf).await;
         buf.unnarrow(0, whole);
         self.buf = buf;
         self.written += self.used;
@@ -243,6 +243,6 @@ impl Page<'_> {
         last.narrow(0, UNIT);
         last.fill(0);
         last[UNIT - FOOTER_LEN..].copy_from_slice(&footer.encode());
-        self.store.write_at(self.segment, self.store.layout().segment_bytes() - UNIT, last).await.0
+        self.store.write_patiently(self.segment, self.store.layout().segment_bytes() - UNIT, last).await.0
     }
 }

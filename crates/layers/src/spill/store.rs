@@ -114,13 +114,13 @@ pub(super) struct Workspaces {
     pub(super) cleaner: Workspace,
 }
 
-/// How long writes wait for room on a host that is full.
+/// How long writes wait for room on a host that is full, in milliseconds.
 #[derive(Default)]
 pub(super) struct Patience {
-    /// Milliseconds of the environment's clock; 0 for not at all.
+    /// From the first of them on; 0 for not at all.
+    time_ms: AtomicU64,
+    /// Of the environment's clock; 0 before the first of them.
     until_ms: AtomicU64,
-    /// It was said that there is no room.
-    said: AtomicBool,
 }
 
 /// A spill file in use.
@@ -220,10 +220,7 @@ impl Store {
     ) -> (Result<(), Kind>, IoBuf) {
         let bytes = buf.len() as u64;
         let at = self.at(segment, offset, &buf);
-        let mut reply = self.device.submit(Request::write(at, buf)).await;
-        while reply.result == Err(Kind::NoSpace) && self.waits_for_room().await {
-            reply = self.device.submit(Request::write(at, reply.buf)).await;
-        }
+        let reply = self.device.submit(Request::write(at, buf)).await;
         match reply.result {
             Ok(()) => {
                 self.add(Count::BytesWritten, bytes);
@@ -238,28 +235,45 @@ impl Store {
         (reply.result, reply.buf)
     }
 
-    /// From now on, writes that find no room on the host are tried again, for so long: for an owner that is about to end, and has no other
-    /// place for what it writes.
-    pub fn wait_for_room(&self, time: Duration) {
-        let until = self.env.now() + time;
-        self.patience.until_ms.store(until.as_millis() as u64, Ordering::Relaxed);
+    /// The same for what has no other place: tries again while its owner waits for room on the host.
+    pub(super) async fn write_patiently(
+        &self,
+        segment: u32,
+        offset: usize,
+        buf: IoBuf,
+    ) -> (Result<(), Kind>, IoBuf) {
+        let mut written = self.write_at(segment, offset, buf).await;
+        while written.0 == Err(Kind::NoSpace) && self.waits_for_room().await {
+            written = self.write_at(segment, offset, written.1).await;
+        }
+        written
     }
 
-    /// Waits until a write may be tried again; false where it may not.
-    async fn waits_for_room(&self) -> bool {
-        let until = Duration::from_millis(self.patience.until_ms.load(Ordering::Relaxed));
-        let Some(left) = until.checked_sub(self.env.now()).filter(|left| !left.is_zero()) else {
+    /// From now on, writes that find no room on the host wait for it, for so long after the first of them: for an owner that ends, and has no
+    /// other place for what it writes.
+    pub fn wait_for_room(&self, time: Duration) {
+        self.patience.time_ms.store(time.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Waits until a write that found no room on the host may be tried again; false where it may not.
+    pub(super) async fn waits_for_room(&self) -> bool {
+        let Patience { time_ms, until_ms } = &self.patience;
+        let (time, now) = (time_ms.load(Ordering::Relaxed), self.env.now().as_millis() as u64);
+        if time == 0 {
             return false;
-        };
-        if !self.patience.said.swap(true, Ordering::Relaxed) {
+        }
+        if until_ms.compare_exchange(0, now + time, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             tracing::warn!(
                 "{}: the file system of the spill file is full: make room within {} s, or what the device stores is lost",
                 self.superblock.name,
-                left.as_secs().max(1),
+                time / 1000,
             );
         }
-        self.env.sleep(ROOM_PAUSE).await;
-        true
+        let waits = now < until_ms.load(Ordering::Relaxed);
+        if waits {
+            self.env.sleep(ROOM_PAUSE).await;
+        }
+        waits
     }
 
     /// Where on the device `buf` lies, which is a part of the segment.

@@ -63,8 +63,15 @@ impl Store {
         let segment = sealed.segment;
         let tail = sealed.into_tail(self.superblock.low_uuid());
         let at = self.layout().segment_bytes() - tail.len();
-        let (result, _) = self.write_at(segment, at, tail).await;
-        if result.is_err() {
+        let mut written = self.write_at(segment, at, tail).await;
+        while written.0 == Err(Kind::NoSpace) && self.waits_for_room().await {
+            // That may make room.
+            while let Some(freed) = self.freeing.next(0) {
+                self.punch(ToFree(freed as u32)).await;
+            }
+            written = self.write_at(segment, at, written.1).await;
+        }
+        if written.0.is_err() {
             self.set_aside(segment);
         }
         self.free(self.segments.close(segment));
