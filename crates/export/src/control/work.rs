@@ -81,8 +81,9 @@ impl WorkRow {
     }
 
     fn add(&mut self, other: &Self) {
-        self.done += other.done;
-        self.total = self.total.zip(other.total).map(|(one, other)| one + other);
+        // Clients report what they like.
+        self.done = self.done.saturating_add(other.done);
+        self.total = self.total.zip(other.total).map(|(one, other)| one.saturating_add(other));
         self.elapsed_seconds = self.elapsed_seconds.max(other.elapsed_seconds);
         let rates = self.bytes_per_second.into_iter().chain(other.bytes_per_second);
         self.bytes_per_second = rates.reduce(|one, other| one + other);
@@ -157,6 +158,8 @@ mod tests {
             ..save(0, 1.0)
         };
         assert_eq!(all, [row("drain", 1, Some(2), None), sum.clone()]);
+        let most = sums(vec![WorkRow { done: u64::MAX, ..sum.clone() }, sum.clone()]);
+        assert_eq!(most[0].done, u64::MAX, "a client may report anything");
         let unknown = sums(vec![sum, row("save", 5, None, None)]);
         assert_eq!((unknown[0].done, unknown[0].total), (115, None), "no total that is too small");
     }
