@@ -31,8 +31,9 @@ use clients::{ATTACH_EXAMPLES, DOCTOR_EXAMPLES, LS_EXAMPLES, RESIZE_EXAMPLES, SA
 use servers::{CACHE_EXAMPLES, DISK_EXAMPLES, RAM_EXAMPLES};
 
 pub(crate) use clients::{
-    AttachOptions, DeviceOption, DoctorOptions, GetOptions, ImageFormat, ImageOptions, LoadOptions,
-    LsOptions, ResizeOptions, SaveOptions, SetOptions, SortColumn, StopOptions, TopOptions, Via, WhyOptions,
+    AttachOptions, DetachOptions, DeviceOption, DoctorOptions, GetOptions, ImageFormat, ImageOptions,
+    LoadOptions, LsOptions, ResizeOptions, SaveOptions, SetOptions, SortColumn, StopOptions, TopOptions, Via,
+    WhyOptions,
 };
 pub(crate) use servers::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
@@ -167,7 +168,7 @@ pub(crate) enum Command {
     #[command(after_long_help = ATTACH_EXAMPLES)]
     Attach(AttachOptions),
     /// Undo spillway attach: unmount or swap off, write everything back, and end the block device
-    Detach(DeviceOption),
+    Detach(DetachOptions),
     /// Write a device to an image file
     ///
     /// The file is for its owner only, and what reads as zero becomes holes. The image is complete and durable when the command says so;
@@ -243,6 +244,7 @@ mod tests {
             "spillway attach ram0 --reconnect",
             "spillway attach ram0 --swap --force",
             "spillway detach ram0",
+            "spillway detach ram0 --force",
             "spillway stop ram0",
             "spillway stop ram0 cache0",
             "spillway stop --all",

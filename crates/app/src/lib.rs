@@ -114,7 +114,7 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
         Command::Save(options) => client::save(&folder.of_device(&options.image.device), &options)?,
         Command::Load(options) => client::load(&folder.of_device(&options.image.device), &options)?,
         Command::Attach(options) => client::attach(&folder.of_device(&options.device), &options)?,
-        Command::Detach(option) => client::detach(&folder.of_device(&option.device), &option.device)?,
+        Command::Detach(options) => client::detach(&folder.of_device(&options.device), &options)?,
         Command::Stop(options) => client::stop(&folder, &options)?,
         Command::Doctor(_) | Command::Completions { .. } => unreachable!("it asks no server"),
     }

@@ -172,10 +172,16 @@ impl RuntimeFolder {
         self.path.join(format!("{device}.ctl"))
     }
 
-    /// The name by which the kernel's NBD client knows a block device that `spillway attach` has made, its backend identifier: the control
-    /// socket, which a server has for each of its devices. The commands know it by themselves, so no server can name another one's.
+    /// The name by which the kernel's NBD client knows a block device of `spillway attach`, its backend identifier: the control socket, by a path
+    /// without links, and the machine-id(5), which containers do not share. No server can name another one's.
     pub(crate) fn backend(&self, device: &str) -> String {
-        self.control_socket(device).to_string_lossy().into_owned()
+        let real = self.path.parent().and_then(|folder| fs::canonicalize(folder).ok());
+        let path = real.zip(self.path.file_name()).map_or(self.path.clone(), |(real, name)| real.join(name));
+        format!(
+            "{}/{device}.ctl {}",
+            path.display(),
+            fs::read_to_string("/etc/machine-id").unwrap_or_default().trim()
+        )
     }
 
     /// The log of a server in the background whose first device this is.
@@ -225,22 +231,6 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         "device name {name:?} is not allowed: give 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' or '-', \
          beginning with a letter or digit"
     )))
-}
-
-/// Most numbers of a name that are tried.
-pub(crate) const NUMBERS_MAX: u32 = 1000;
-
-/// Refuses what cannot be the name of a device whatever number its '%' stands for.
-pub(crate) fn check_template(template: &str) -> Result<()> {
-    let checked = check_name(&numbered(template, NUMBERS_MAX - 1));
-    checked.with_context(|| {
-        format!("--name {template}, where one % may stand for a number up to {}", NUMBERS_MAX - 1)
-    })
-}
-
-/// The name that `template` stands for with this number: in place of its first '%'.
-pub(crate) fn numbered(template: &str, number: u32) -> String {
-    template.replacen('%', &number.to_string(), 1)
 }
 
 /// Refuses a path that the system cannot bind a socket to.
@@ -305,6 +295,16 @@ mod tests {
         assert!(RuntimeFolder::only(scratch.path().join("file"), uid()).is_err());
     }
 
+    #[test]
+    fn a_block_device_is_known_by_one_name_whatever_links_lead_to_the_folder() {
+        let scratch = Scratch::new("linked");
+        fs::create_dir(scratch.path().join("real")).unwrap();
+        symlink(scratch.path().join("real"), scratch.path().join("link")).unwrap();
+        let [link, real] =
+            ["link", "real"].map(|name| RuntimeFolder::only(scratch.path().join(name), uid()).unwrap());
+        assert_eq!(link.backend("d"), real.backend("d"));
+    }
+
     /// As that of a service, whose devices root attaches.
     #[test]
     fn root_finds_servers_in_the_folder_of_another_user_and_makes_none_there() {
@@ -330,8 +330,7 @@ mod tests {
         drop(listen("a"));
         let living = listen("b");
         let found = all.clone().of_device("ram0");
-        let rest = [at("b"), at("a"), at("c")].map(|folder| folder.path);
-        assert_eq!(places(&found), rest.iter().map(PathBuf::as_path).collect::<Vec<_>>());
+        assert_eq!(places(&found), [&at("b"), &at("a"), &at("c")].map(|folder| folder.path.clone()));
         assert_eq!(all.taken_elsewhere("ram0"), Some(at("b").control_socket("ram0")));
         assert_eq!((all.taken_elsewhere("ram1"), found.taken_elsewhere("ram0")), (None, None));
         fs::set_permissions(at("b").path(), fs::Permissions::from_mode(0o755)).unwrap();

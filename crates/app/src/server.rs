@@ -12,6 +12,7 @@
 //! | `endpoints`, `listening`, `start_text` | where clients reach them, and what it says of that |
 //! | `mounting`, `occupants` | the devices as files; what keeps one busy |
 //! | `command` | a program that runs beside it |
+//! | `leaving` | what is in use when it is to end |
 //!
 //! Order of the end: the command ends; the mount goes, which is refused while a file below it is open; no new NBD clients; each device ends as
 //! [`shutdown`] says, all at once; control clients get their answers; sockets go away; threads end.
@@ -21,8 +22,6 @@ use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread::sleep;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_core::contract::block_on;
@@ -46,6 +45,7 @@ mod endpoints;
 mod event;
 mod hosts;
 mod http;
+mod leaving;
 mod listening;
 mod mounting;
 pub(crate) mod occupants;
@@ -66,12 +66,9 @@ use devices::Devices;
 use endpoints::{Endpoints, NbdFront};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
-use occupants::expect_detached;
+use occupants::{expect_detached, is_swap_of};
 use shutdown::{Stopping, end};
 use signals::{Asked, OF_KEYS};
-
-/// Pause between two looks whether the mount is still in use, once a signal has asked the server to stop.
-const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves what `plan` says until asked to stop, or until `command` ends, where there is one; the exit code.
 pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder) -> Result<u8> {
@@ -221,7 +218,20 @@ impl Server {
                         continue;
                     }
                     tracing::info!("signal {number}: stopping");
-                    return Ok(self.stop(None, Some(number))?);
+                    let folder = &self.builder.folder;
+                    let swap = self.devices.all().into_iter().filter(|device| is_swap_of(device, folder));
+                    let swap: Vec<_> = swap.collect();
+                    if swap.is_empty() {
+                        return Ok(self.stop(None, Some(number))?);
+                    }
+                    self.wait_for_swapoff(number, swap);
+                }
+                Event::Leave(number, swap) => {
+                    let folder = &self.builder.folder;
+                    if swap.iter().all(|device| expect_detached(device, folder).is_ok()) {
+                        return Ok(self.stop(None, Some(number))?);
+                    }
+                    self.look_again(number, swap);
                 }
                 Event::ReadAgain => self.endpoints.read_certificates(),
                 Event::CommandEnded => break,
@@ -253,47 +263,6 @@ impl Server {
             }
         }
         Ok(self.stop(None, None)?)
-    }
-
-    fn unmount(&mut self) -> Result<(), Error> {
-        if let Some(mounting) = &self.mounting {
-            mounting.end()?;
-        }
-        self.mounting = None;
-        Ok(())
-    }
-
-    /// Unmounts once nothing below the mount is in use any more. A second signal ends the process.
-    fn unmount_in_time(&mut self) {
-        let mut said = false;
-        while let Err(error) = self.unmount() {
-            if error.kind != Kind::Busy {
-                tracing::warn!("{}", error.message());
-                // Dropped, it goes out of sight at least.
-                self.mounting = None;
-                return;
-            }
-            if !std::mem::replace(&mut said, true) {
-                let why = error.message();
-                service::warn(&format!("{why}; the server ends after that, or at once by a second signal"));
-            }
-            sleep(UNMOUNT_PAUSE);
-        }
-    }
-
-    /// Unmounts; [`Kind::Busy`] while a device is attached.
-    fn close_files(&mut self) -> Result<(), Error> {
-        self.devices.all().iter().try_for_each(|device| expect_detached(device, &self.builder.folder))?;
-        self.unmount()
-    }
-
-    /// Takes the file of a device away, and the mount with the last one; [`Kind::Busy`] while it is open, or the device is attached.
-    fn close_file(&mut self, name: &str) -> Result<(), Error> {
-        expect_detached(&*self.devices.find(name)?, &self.builder.folder)?;
-        match &self.mounting {
-            Some(mounting) if self.devices.all().len() > 1 => mounting.remove(name),
-            _ => self.unmount(),
-        }
     }
 
     fn hold(&self, name: &str, opener: Option<u32>) -> Result<(), Error> {

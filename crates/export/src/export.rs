@@ -4,7 +4,10 @@
 //! their absence: [`Export::reserve`] refuses while there are any, and refuses newcomers while it is held. Clients that
 //! come by its twin, a second name under which they can only read, count as all others.
 //!
-//! Lock order: the lock of the clients is a leaf, never held while the device is asked.
+//! A block device of the kernel outlives its server, with what it has not written yet. The next server keeps the export for it: others are
+//! refused until that client is back, or its block device is gone.
+//!
+//! Lock order: the locks of the clients and of who it is kept for are leaves, never held while the device is asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +31,18 @@ pub struct Twin {
     pub hidden: bool,
 }
 
+/// Whether a client that has lost its connection will come back.
+type IsAwaited = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Who may connect to an export that is kept.
+#[derive(Clone, Copy)]
+struct KeptFor {
+    /// Not known yet where absent.
+    client: Option<Peer>,
+    /// It has the device to itself from then on.
+    alone: bool,
+}
+
 /// A device under a name, and perhaps a second one.
 pub struct Export {
     name: String,
@@ -37,6 +52,9 @@ pub struct Export {
     hidden: bool,
     twin: Option<Twin>,
     clients: AtomicUsize,
+    is_awaited: IsAwaited,
+    /// Where it is kept, with its number of clients [`RESERVED`].
+    kept: Mutex<Option<KeptFor>>,
     arrivals: AtomicU64,
     /// How often its content was discarded as a whole.
     eras: AtomicU64,
@@ -69,6 +87,8 @@ impl Export {
             hidden: false,
             twin: None,
             clients: AtomicUsize::new(0),
+            is_awaited: Box::new(|| false),
+            kept: Mutex::default(),
             arrivals: AtomicU64::new(0),
             eras: AtomicU64::new(0),
             peers: Mutex::default(),
@@ -109,6 +129,16 @@ impl Export {
         }
         self.twin = twin;
         Ok(self)
+    }
+
+    /// Keeps it for a client of before, for as long as `is_awaited` says that this will come back.
+    pub fn kept_while(mut self, is_awaited: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.is_awaited = Box::new(is_awaited);
+        if (self.is_awaited)() {
+            self.clients = AtomicUsize::new(RESERVED);
+            self.kept = Mutex::new(Some(KeptFor { client: None, alone: true }));
+        }
+        self
     }
 
     /// Times requests by the clock of `env`, for [`Export::latencies`].
@@ -164,14 +194,45 @@ impl Export {
     /// Gives the device to its one client alone, until that leaves: no other connects. [`Kind::Busy`] unless there is exactly one, which
     /// does not have it yet. Only who is a client itself knows which one that is.
     pub fn hold(&self) -> Result<(), Kind> {
-        let held = self.clients.compare_exchange(1, ALONE | 1, Ordering::Relaxed, Ordering::Relaxed);
-        held.map(drop).map_err(|_| Kind::Busy)
+        self.turn(1, ALONE | 1)
+    }
+
+    /// Whether it is kept for a client of before.
+    pub fn is_kept(&self) -> bool {
+        self.keep_while_awaited();
+        self.kept.lock().is_some()
+    }
+
+    /// Keeps it for `client`, which is that of before or brings it back; with the device to itself where `alone`. [`Kind::Busy`] while it has
+    /// clients, or a guard keeps them away.
+    pub fn keep_for(&self, client: Peer, alone: bool) -> Result<(), Kind> {
+        let mut kept = self.kept.lock();
+        if kept.is_none() {
+            self.turn(0, RESERVED)?;
+        }
+        *kept = Some(KeptFor { client: Some(client), alone });
+        Ok(())
+    }
+
+    /// Keeps it no longer where that client will not come back.
+    fn keep_while_awaited(&self) {
+        let mut kept = self.kept.lock();
+        if kept.is_some() && !(self.is_awaited)() {
+            *kept = None;
+            self.turn(RESERVED, 0).expect("a kept export is reserved");
+        }
+    }
+
+    /// Has `clients` in place of `before`; [`Kind::Busy`] where it has others.
+    fn turn(&self, before: usize, clients: usize) -> Result<(), Kind> {
+        let turned = self.clients.compare_exchange(before, clients, Ordering::AcqRel, Ordering::Relaxed);
+        turned.map(drop).map_err(|_| Kind::Busy)
     }
 
     /// Keeps clients away for as long as the guard lives; [`Kind::Busy`] while there are any, or another guard.
     pub fn reserve(self: &Arc<Self>) -> Result<Reserved, Kind> {
-        let reserved = self.clients.compare_exchange(0, RESERVED, Ordering::Acquire, Ordering::Relaxed);
-        reserved.map(|_| Reserved(self.clone())).map_err(|_| Kind::Busy)
+        self.keep_while_awaited();
+        self.turn(0, RESERVED).map(|()| Reserved(self.clone()))
     }
 
     /// What clients know of the content is gone.
@@ -184,15 +245,40 @@ impl Export {
         self.eras.load(Ordering::Relaxed)
     }
 
-    /// Counts a client in, or `None` where the export is reserved or held, or has no size.
+    /// Counts a client in, or `None` where the export is reserved, held or kept for another, or has no size.
     pub(crate) fn connect(self: &Arc<Self>, peer: Peer) -> Option<Connected> {
-        let one_more = |clients: usize| (clients < ALONE - 1).then(|| clients + 1);
-        self.clients.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok()?;
+        self.return_of(peer).or_else(|| self.count_in())?;
         let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
         self.peers.lock().insert(ticket, peer);
         let connected = Connected { export: self.clone(), ticket };
         // Asked only now: while the client is counted the size can only grow.
         (self.device.geometry().size > 0).then_some(connected)
+    }
+
+    /// Counts in the client that it is kept for.
+    fn return_of(&self, peer: Peer) -> Option<()> {
+        let mut kept = self.kept.lock();
+        let returns = |kept: &mut KeptFor| kept.client == Some(peer);
+        let KeptFor { alone, .. } = kept.take_if(returns)?;
+        self.turn(RESERVED, if alone { ALONE | 1 } else { 1 }).ok()
+    }
+
+    fn count_in(&self) -> Option<()> {
+        self.keep_while_awaited();
+        let one_more = |clients: usize| (clients < ALONE - 1).then(|| clients + 1);
+        self.clients.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok().map(drop)
+    }
+
+    /// Counts a client out. One that had the device to itself may have lost its connection, and come back.
+    fn count_out(&self) {
+        let mut kept = self.kept.lock();
+        if self.clients.load(Ordering::Relaxed) == ALONE | 1 && (self.is_awaited)() {
+            *kept = Some(KeptFor { client: None, alone: true });
+            return self.turn(ALONE | 1, RESERVED).expect("the one client leaves");
+        }
+        let one_less = |clients: usize| if clients == ALONE | 1 { Some(0) } else { clients.checked_sub(1) };
+        let before = self.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
+        assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");
     }
 
     /// Asks every client to leave: its session answers what it has received, flushes and closes. Take the export from its
@@ -277,9 +363,10 @@ impl Drop for Connected {
         self.export.shutdown.forget(self.ticket);
         let peer = self.export.peers.lock().remove(&self.ticket);
         assert!(peer.is_some(), "client {} leaves {}, and is none", self.ticket, self.export.name);
-        let one_less = |clients: usize| if clients == ALONE | 1 { Some(0) } else { clients.checked_sub(1) };
-        let before = self.export.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
-        assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");
+        self.export.count_out();
         self.export.left.wake_all();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -163,11 +163,12 @@ attaches() {
     holds /image /mnt/one
     refused 4 "attached as $device" of_service spillway-ram-held attach held
     refused 4 "$device, mounted at /mnt (spillway detach held)" of_service spillway-ram-held stop held
-    refused 4 "$device is not reconnected while held has a client" of_service spillway-ram-held attach held --reconnect
+    refused 4 "$device is not reconnected.*only a lost connection" of_service spillway-ram-held attach held --reconnect
     nbdinfo "$(uri spillway-ram-held held)" && failed "another client got in"
     (cp /other /mnt/two && sync /mnt/two) &
     local writer=$!
     systemctl restart spillway-ram@held || failed "restarting a RAM disk"
+    nbdinfo "$(uri spillway-ram-held held)" && failed "another client got in before the block device"
     [ "$(of_service spillway-ram-held attach held --reconnect)" = "$device" ] || failed "reconnecting"
     wait $writer || failed "writing over a restart"
     forget
@@ -196,9 +197,17 @@ attaches() {
     passed "kernel NBD device over a restart and a resize"
 }
 
+# Kills the server of a disk, and waits for the next one.
+replace_server() {
+    local pid
+    pid=$(systemctl show --value --property MainPID spillway@plain)
+    kill -KILL "$pid"
+    until_holds 'systemctl is-active --quiet spillway@plain && [ "$(systemctl show --value --property MainPID spillway@plain)" != '"$pid"' ]'
+}
+
 # A disk whose server is killed, and one whose server is gone for good.
 outlives() {
-    local device pid
+    local device
     truncate --size=64M /var/lib/spillway/plain.raw
     chown spillway:spillway /var/lib/spillway/plain.raw
     printf '[[device]]\nname = "plain"\norigin = { kind = "file", path = "/var/lib/spillway/plain.raw" }\n' > /etc/spillway/plain.toml
@@ -207,17 +216,38 @@ outlives() {
     systemctl start spillway@plain || failed "starting a disk"
     device=$(of_service spillway-plain attach plain --via nbd --mkfs ext4 /mnt) || failed "attaching a disk"
     cp /image /mnt/one || failed "writing"
-    pid=$(systemctl show --value --property MainPID spillway@plain)
     (cp /other /mnt/two && sync /mnt/two) &
     local writer=$!
-    kill -KILL "$pid"
-    until_holds 'systemctl is-active --quiet spillway@plain && [ "$(systemctl show --value --property MainPID spillway@plain)" != '"$pid"' ]'
+    replace_server
     of_service spillway-plain attach plain --reconnect --timeout 3 || failed "reconnecting after a kill"
     wait $writer || failed "writing over a kill"
     forget
     holds /image /mnt/one
     holds /other /mnt/two
-    umount /mnt
+    # Written, and not flushed: the next server gets it.
+    cp /image /mnt/three || failed "writing"
+    replace_server
+    of_service spillway-plain detach plain || failed "detaching from the server that follows"
+    [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
+    device=$(of_service spillway-plain attach plain /mnt) || failed "attaching a disk again"
+    holds /image /mnt/three
+    # Requests wait for a server that does not come back.
+    rm /mnt/one /mnt/three
+    override spillway@plain.service $'RuntimeDirectoryPreserve=yes\nRestart=no'
+    systemctl kill --signal=STOP spillway@plain
+    (while cp /other /mnt/two && sync /mnt/two; do true; done) &
+    writer=$!
+    until_holds '[ "$(tr -s " " < /sys/block/'"${device#/dev/}"'/inflight)" != " 0 0" ]'
+    systemctl kill --signal=KILL spillway@plain
+    until_holds '! systemctl is-active --quiet spillway@plain'
+    refused 4 "mounted at /mnt is in use, and its server is gone" of_service spillway-plain detach plain
+    refused 1 "may be lost" of_service spillway-plain detach plain --force
+    wait $writer
+    grep -q " /mnt " /proc/mounts && failed "it is still mounted"
+    [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
+    # Nothing waits.
+    systemctl start spillway@plain
+    device=$(of_service spillway-plain attach plain) || failed "attaching a disk that was given up"
     systemctl stop spillway@plain
     refused 1 "may be lost" of_service spillway-plain detach plain
     [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
@@ -250,10 +280,13 @@ swaps() {
     [ "$(cat "/proc/$pid/oom_score_adj")" = -1000 ] || failed "the kernel may kill the server"
     refused 4 "spillway detach swap0" of_service spillway-swap-swap0 stop swap0
     cat > /hog.pl << 'PERL'
+use Time::HiRes "sleep";
 open my $image, "<", "/image" or die; my @copies;
 for (1 .. 6) { seek $image, 0, 0; local $/; push @copies, scalar <$image> }
 open my $swaps, "<", "/proc/swaps" or die; my ($used) = (join "", <$swaps>) =~ m#^\S*/nbd\d+\s+\S+\s+\d+\s+(\d+)#m;
 die "only $used KiB are swapped out" unless $used > 32768;
+open my $out, ">", "/swapped"; close $out;
+sleep 0.1 while @ARGV && -e $ARGV[0];
 for (1 .. 2) { for (@copies) { die "what was swapped out is not what comes back" unless $_ eq $copies[0] } }
 print $copies[5];
 PERL
@@ -265,6 +298,29 @@ PERL
     shows spillway-swap@swap0 Result success
     grep -q nbd /proc/swaps && failed "it is still swap"
     passed "swap"
+    # A signal takes nothing away that is swapped out.
+    systemctl start spillway-swap@swap0 || failed "starting swap again"
+    touch /wait
+    rm /swapped
+    systemd-run --scope --quiet -p MemoryMax=48M -p MemorySwapMax=infinity perl /hog.pl /wait > /hog.out &
+    local hog=$!
+    until_holds '[ -e /swapped ]'
+    systemctl kill --kill-whom=main --signal=TERM spillway-swap@swap0
+    until_holds 'ours | grep -q "swap0: the kernel swaps to it"'
+    rm /wait
+    wait $hog || failed "swapping while the server waits"
+    holds /image /hog.out
+    of_service spillway-swap-swap0 detach swap0 || failed "swapping off"
+    until_holds '[ "$(systemctl show --value --property ActiveState spillway-swap@swap0)" = inactive ]'
+    shows spillway-swap@swap0 Result success
+    # What a crash leaves is in nobody's way.
+    systemctl start spillway-swap@swap0 || failed "starting swap a third time"
+    systemctl kill --kill-whom=main --signal=KILL spillway-swap@swap0
+    until_holds '[ "$(systemctl show --value --property ActiveState spillway-swap@swap0)" = failed ]'
+    grep -q nbd /proc/swaps && failed "it is still swap after a crash"
+    systemctl start spillway-swap@swap0 || failed "starting swap after a crash"
+    systemctl stop spillway-swap@swap0 || failed "stopping swap after a crash"
+    passed "swap over a signal and a crash"
 }
 
 # Written, and neither flushed nor stopped: the reboot does that.

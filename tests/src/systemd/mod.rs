@@ -18,7 +18,7 @@ pub const RECIPE: Recipe = Recipe {
 };
 
 /// What the guest says it has passed, before its reboot and after.
-const BEFORE: [&str; 10] = [
+const BEFORE: [&str; 11] = [
     "installation",
     "RAM disk",
     "stop that drains for longer than its time",
@@ -28,6 +28,7 @@ const BEFORE: [&str; 10] = [
     "kernel NBD device over a restart and a resize",
     "kernel NBD device over a kill, and without its server",
     "swap",
+    "swap over a signal and a crash",
     "writes before the reboot",
 ];
 const AFTER: [&str; 1] = ["content after the reboot"];

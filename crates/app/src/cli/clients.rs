@@ -270,9 +270,10 @@ pub(crate) struct AttachOptions {
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) via: Option<Via>,
 
-    /// By NBD: how long requests wait for a server that has ended, from 1 to 86400 seconds; then they fail
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = outage)]
-    pub(crate) timeout: Duration,
+    /// By NBD: how long requests wait for a server that has ended, from 1 to 86400 seconds; then they fail. 300 unless given, and with
+    /// --reconnect as before
+    #[arg(long, value_name = "SECONDS", value_parser = outage)]
+    pub(crate) timeout: Option<Duration>,
 
     /// Connect the NBD device to a server that was started again with the content that it had
     #[arg(long, conflicts_with_all = ["mountpoint", "made", "via"])]
@@ -286,6 +287,17 @@ pub(crate) enum Via {
     Nbd,
     /// A loop device over the file of a server with --mount
     Loop,
+}
+
+/// Options of `spillway detach`.
+#[derive(Debug, Args)]
+pub(crate) struct DetachOptions {
+    /// Name of the device
+    pub(crate) device: String,
+
+    /// Also where the server is gone and requests wait for it: what it has not stored is lost
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Options of `spillway stop`.

@@ -5,7 +5,23 @@ use clap::Args;
 use spillway_export::Twin;
 
 use crate::exit::Failure;
-use crate::runtime_folder::{NUMBERS_MAX, check_name, numbered};
+use crate::runtime_folder::check_name;
+
+/// Most numbers of a name that are tried.
+pub(crate) const NUMBERS_MAX: u32 = 1000;
+
+/// Refuses what cannot be the name of a device whatever number its '%' stands for.
+pub(crate) fn check_template(template: &str) -> Result<()> {
+    let checked = check_name(&numbered(template, NUMBERS_MAX - 1));
+    checked.with_context(|| {
+        format!("--name {template}, where one % may stand for a number up to {}", NUMBERS_MAX - 1)
+    })
+}
+
+/// The name that `template` stands for with this number: in place of its first '%'.
+pub(crate) fn numbered(template: &str, number: u32) -> String {
+    template.replacen('%', &number.to_string(), 1)
+}
 
 /// What is asked for beside a device's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

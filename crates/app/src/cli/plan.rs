@@ -11,14 +11,14 @@ use spillway_layers::{limits, page_cache, zram};
 use crate::address::Scheme;
 use crate::cli::config::Config;
 use crate::cli::distinct;
-use crate::cli::naming::{self, Naming};
+use crate::cli::naming::{self, Naming, check_template, numbered};
 use crate::cli::place;
 use crate::cli::server_options::ServerConfig;
 use crate::cli::{
     CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
 };
 use crate::exit::Failure;
-use crate::runtime_folder::{RuntimeFolder, check_name, check_template, numbered};
+use crate::runtime_folder::{RuntimeFolder, check_name};
 
 /// A server to be.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use super::listing::{Servers, listing};
 use super::ls::device_table;
 use super::*;
-use crate::cli::LsOptions;
+use crate::cli::{DetachOptions, LsOptions};
 use crate::exit::{self, Exit};
 use crate::scratch::Scratch;
 use spillway_export::control::DeviceRow;
@@ -241,13 +241,13 @@ fn nothing_that_answers_in_a_folder_open_to_others_is_believed() {
         force: false,
         shared: false,
         via: None,
-        timeout: std::time::Duration::from_secs(300),
+        timeout: None,
         reconnect: false,
     };
     let refusals = [
         listing(&folder).map(drop),
         Connection::to_device(&folder, "ram0").map(drop),
-        detach(&folder, "ram0"),
+        detach(&folder, &DetachOptions { device: "ram0".into(), force: false }),
         attach(&folder, &options),
     ];
     for refusal in refusals {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use spillway_core::{Aligned, Charge, Env, Error, Kind};
 use spillway_export::control::added_name;
 use spillway_export::{Export, Exports};
+use spillway_io::nbd_device::NbdDevice;
 use spillway_io::{Listener, on_blocking_thread};
 use spillway_layers::stack::Stack;
 
@@ -28,6 +29,8 @@ const NUMBERS_MAX: u32 = 1024;
 /// A device that is built but not reachable yet.
 pub(crate) struct Built {
     pub(crate) name: String,
+    /// What the kernel's NBD client knows it by.
+    backend: String,
     naming: Naming,
     read_only: bool,
     stack: Stack,
@@ -45,10 +48,18 @@ impl Built {
 
     /// Lets clients of `exports` find it.
     pub(crate) fn enter(self, exports: &Exports, address: Address) -> Result<Device, Error> {
+        let backend = self.backend;
         let export = Export::new(self.name, self.aligned)?.with_hidden(self.naming.hidden);
         let export = export.with_twin(self.naming.twin)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
+        let export = export.kept_while(move || !NbdDevice::all_of(&backend).is_empty());
         let export = exports.add(export.timed_by(self.env))?;
+        if export.is_kept() {
+            let name = export.name();
+            let words =
+                "refuses other clients until the block device that it was attached as is connected again";
+            tracing::warn!("{name} {words}: spillway attach {name} --reconnect, or spillway detach {name}");
+        }
         let (stack, file, guest) = (self.stack, self.file, self.guest);
         Ok(Device { stack, changes: Changes::new(), export, address, file, guest, _connections: None })
     }
@@ -91,7 +102,9 @@ impl Builder {
                 let (buffered, in_memory) = (plan.stack.loses_unflushed(), plan.stack.is_in_memory());
                 let guest = plan.guest.map(|plan| Guest { plan, buffered, in_memory });
                 let (name, naming, env) = (plan.name, plan.naming, self.opening.env());
-                Ok(Built { name, naming, read_only: plan.read_only, stack, aligned, env, file, guest })
+                let backend = self.folder.backend(&name);
+                let read_only = plan.read_only;
+                Ok(Built { name, backend, naming, read_only, stack, aligned, env, file, guest })
             }
             Err(error) => {
                 stack.end().await;
@@ -120,6 +133,7 @@ impl Builder {
             match listening::at_once(&self.folder, &path) {
                 Err(error) if error.kind == Kind::Busy && path.exists() => {}
                 Ok(_) if self.folder.taken_elsewhere(&name).is_some() => {}
+                Ok(_) if !NbdDevice::all_of(&self.folder.backend(&name)).is_empty() => {}
                 Err(error) => return Err(error),
                 Ok(control) => {
                     let own = self.own_sockets.then(|| self.own(&name)).transpose()?;

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use spillway_core::session::Peer;
 use spillway_core::sync::RwLock;
 use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec};
 use spillway_export::control::{
@@ -16,7 +17,7 @@ use spillway_export::control::{
 use crate::server::changes::{self, once_left};
 use crate::server::device::Device;
 use crate::server::event::{Event, ReplySender, ask, outcome};
-use crate::server::own;
+use crate::server::{occupants, own};
 
 /// All devices of this server.
 pub(crate) struct Devices {
@@ -169,6 +170,12 @@ impl Catalog for Devices {
             Operation::StopServer {} => self.end(Event::Stop),
             question => unreachable!("{question:?} changes nothing"),
         }
+    }
+
+    fn keep(&self, device: &str, peer: Peer, alone: bool) -> Result<(), Error> {
+        let device = self.find(device)?;
+        let kept = device.export.keep_for(peer, alone);
+        kept.map_err(|busy| occupants::refusal(&device, busy, "only a lost connection is made anew"))
     }
 
     fn hot_add(&self) -> Answer<Result<u32, Error>> {

@@ -1,10 +1,12 @@
 //! What the server's own thread is asked for.
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use spillway_core::{Error, Job, Kind, Report};
 
 use crate::server::building::{Built, Claim};
+use crate::server::device::Device;
 
 /// Sends the answer to a client. Dropped, it says that the server stops.
 pub(crate) type ReplySender<T = ()> = Report<Result<T, Error>>;
@@ -13,6 +15,8 @@ pub(crate) type ReplySender<T = ()> = Report<Result<T, Error>>;
 pub(crate) enum Event {
     /// A signal asks it to stop.
     Signal(i32),
+    /// It stops for a signal, unless one of these devices is still attached.
+    Leave(i32, Vec<Arc<Device>>),
     /// A signal asks it to read its certificates again.
     ReadAgain,
     /// The program that runs beside it has ended.

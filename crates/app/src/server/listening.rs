@@ -12,9 +12,10 @@ use spillway_export::control::Operation;
 use spillway_io::{Access, Listener, connect_within, is_listening};
 
 use crate::address::Address;
+use crate::cli::naming::{NUMBERS_MAX, numbered};
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Exit, Failure, code_of, refused};
-use crate::runtime_folder::{NUMBERS_MAX, RuntimeFolder, check_socket_path, numbered};
+use crate::runtime_folder::{RuntimeFolder, check_socket_path};
 
 /// How long a server that is just ending may still hold a socket, or be silent, and the pause between two looks.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use spillway_core::session::Peer;
 use spillway_core::{Error, Kind};
 use spillway_io::fuse::{loop_devices_below, mounts_below, places_of};
-use spillway_io::nbd_device::NbdDevice;
+use spillway_io::nbd_device::{NbdDevice, is_swap};
 use spillway_io::processes::look_at_others;
 use spillway_io::program_of;
 
@@ -20,6 +20,12 @@ const NAMED_MAX: usize = 8;
 pub(crate) fn refusal(device: &Device, kind: Kind, advice: &str) -> Error {
     let (name, clients) = (device.name(), device.export.clients());
     let state = match clients {
+        0 if device.export.is_kept() => {
+            let text = format!(
+                "device {name} is kept for the block device that it is attached as: spillway detach {name}"
+            );
+            return Error::new(kind, text);
+        }
         0 => "being changed".to_owned(),
         1 => format!("a client is connected ({})", in_words(&of(device))),
         _ => format!("{clients} clients are connected ({})", in_words(&of(device))),
@@ -67,7 +73,14 @@ pub(crate) fn expect_detached(device: &Device, folder: &RuntimeFolder) -> Result
     Err(Error::new(Kind::Busy, format!("{name} is in use: {} (spillway detach {name})", in_words(&devices))))
 }
 
-fn device_in_words(device: &Path) -> String {
+/// Whether the kernel swaps to a device of a server in `folder`, over a connection that it has.
+pub(crate) fn is_swap_of(device: &Device, folder: &RuntimeFolder) -> bool {
+    let attached = NbdDevice::all_of(&folder.backend(device.name()));
+    device.export.clients() > 0 && attached.iter().any(|one| is_swap(one.path()))
+}
+
+/// A block device, and where it is mounted.
+pub(crate) fn device_in_words(device: &Path) -> String {
     let places: Vec<_> = places_of(device).iter().map(|place| place.display().to_string()).collect();
     let mounted =
         if places.is_empty() { String::new() } else { format!(", mounted at {}", places.join(" and ")) };

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Answer, Error, Registry};
+use spillway_core::session::Peer;
+use spillway_core::{Answer, Error, Kind, Registry};
 
 use super::message::{Operation, ServerVersion};
 use super::rows::{AttributeRow, DeviceRow, Shown};
@@ -40,6 +41,12 @@ pub trait Catalog: Send + Sync {
     /// Carries out an operation that changes something; the answer comes when it is complete. An error says in words why it was refused,
     /// or how far it came.
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>>;
+
+    /// Keeps a device for a client of before, which `peer` brings back; with the device to itself where `alone`.
+    /// [`spillway_core::Kind::Busy`] while it has clients. Without this none comes back.
+    fn keep(&self, device: &str, _peer: Peer, _alone: bool) -> Result<(), Error> {
+        Err(Error::new(Kind::NotSupported, format!("no client of {device} comes back")))
+    }
 
     /// Adds a compressed RAM disk without a size, and answers with its number; [`added_name`] is its name.
     /// [`spillway_core::Kind::NoSpace`] where the server has as many devices as it may, [`spillway_core::Kind::OutOfMemory`] where its memory

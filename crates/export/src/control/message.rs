@@ -88,6 +88,13 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         opener: Option<u32>,
     },
+    /// Keeps a device for a client of before, which the program that asks brings back: it connects next.
+    Keep {
+        /// Name of the device.
+        device: String,
+        /// Others may connect then.
+        shared: bool,
+    },
     /// Flushes and removes a device.
     Stop {
         /// Name of the device.
@@ -261,6 +268,8 @@ mod tests {
             Operation::Add {},
             Operation::Hold { device: device(), opener: None },
             Operation::Hold { device: device(), opener: Some(77) },
+            Operation::Keep { device: device(), shared: false },
+            Operation::Keep { device: device(), shared: true },
             Operation::Stop { device: device() },
             Operation::StopServer {},
         ]

@@ -16,9 +16,10 @@ pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<R
         }
         Operation::List {} => Ok(Reply::Devices(catalog.devices())),
         Operation::Work {} => Ok(Reply::Work(works(catalog))),
-        Operation::Report { .. } => {
-            Err(Error::new(Kind::NotSupported, "only a connection to a control socket reports work"))
-        }
+        Operation::Report { .. } | Operation::Keep { .. } => Err(Error::new(
+            Kind::NotSupported,
+            "only a connection to a control socket reports work or brings a client back",
+        )),
         Operation::Attributes { device } => catalog.attributes(&device).map(Reply::Attributes),
         Operation::Get { device, attribute, from } => {
             values(catalog, &device, attribute, from.unwrap_or(0)).map(Reply::Values)

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use spillway_core::session::{Intake, Output, Session};
+use spillway_core::session::{Intake, Output, Peer, Session};
 use spillway_core::{Answer, Error, IoBuf, Kind, work};
 
 use super::catalog::Catalog;
@@ -25,6 +25,7 @@ const LINE_UNITS: u32 = work::TURN / 4;
 /// A control client's session.
 pub struct ControlSession {
     catalog: Arc<dyn Catalog>,
+    peer: Peer,
     line: Vec<u8>,
     waiting: Option<Answer<Result<Reply, Error>>>,
     /// Long work that the client does.
@@ -38,6 +39,7 @@ impl ControlSession {
     pub fn new(catalog: Arc<dyn Catalog>) -> Self {
         Self {
             catalog,
+            peer: Peer::Unknown,
             line: Vec::new(),
             waiting: None,
             reported: None,
@@ -88,6 +90,10 @@ impl ControlSession {
                 let reply = self.report(device, kind, done, total);
                 return self.answer(reply);
             }
+            Operation::Keep { device, shared } => {
+                let kept = self.catalog.keep(&device, self.peer, !shared);
+                return self.answer(kept.map(|()| Reply::Done));
+            }
             other => other,
         };
         match carry_out(&*self.catalog, operation) {
@@ -121,6 +127,10 @@ impl ControlSession {
 }
 
 impl Session for ControlSession {
+    fn introduce(&mut self, peer: Peer) {
+        self.peer = peer;
+    }
+
     fn intake(&mut self) -> Intake {
         if self.pauses() { Intake::Pause } else { Intake::Bytes }
     }

@@ -237,10 +237,10 @@ impl Handshake {
     fn go(&mut self, data: &[u8], out: &mut Output) -> Result<(Connected, Rules), Refused> {
         // Counted in before it is described, so that what is described stays true.
         let (name, _) = parse_query(data)?;
-        let connected = self
-            .find(name)?
-            .connect(self.peer)
-            .ok_or((rep::ERR_UNKNOWN, "the export is held by another client or being changed"))?;
+        let connected = self.find(name)?.connect(self.peer).ok_or((
+            rep::ERR_UNKNOWN,
+            "the export is held by another client, kept for a block device, or being changed",
+        ))?;
         let offer = self.describe(opt::GO, data, out)?;
         if !Arc::ptr_eq(offer.export(), connected.export()) {
             return Err((rep::ERR_UNKNOWN, "the export is being changed"));

@@ -67,21 +67,21 @@ pub struct Transmitting<'a> {
     pub size: u64,
     /// Its transmission flags.
     pub flags: u16,
-    /// How long requests wait for another connection once this one is lost, in whole seconds.
-    pub timeout: Duration,
+    /// How long requests wait for another connection once this one is lost, in whole seconds; as before where absent.
+    pub timeout: Option<Duration>,
 }
 
 impl Transmitting<'_> {
     fn write(self, request: Request) -> Request {
         let descriptor = u32::try_from(self.socket.as_raw_fd()).expect("a descriptor is not negative");
-        request
-            .u64(attribute::SIZE_BYTES, self.size)
-            .u64(attribute::TIMEOUT, NO_LIMIT)
-            .u64(attribute::DEAD_CONNECTION_TIMEOUT, self.timeout.as_secs())
-            .u64(attribute::SERVER_FLAGS, self.flags.into())
-            .nested(attribute::SOCKETS, |sockets| {
-                sockets.nested(attribute::SOCKET, |socket| socket.u32(attribute::DESCRIPTOR, descriptor))
-            })
+        let request = request.u64(attribute::SIZE_BYTES, self.size).u64(attribute::TIMEOUT, NO_LIMIT);
+        let request = match self.timeout {
+            Some(timeout) => request.u64(attribute::DEAD_CONNECTION_TIMEOUT, timeout.as_secs()),
+            None => request,
+        };
+        request.u64(attribute::SERVER_FLAGS, self.flags.into()).nested(attribute::SOCKETS, |sockets| {
+            sockets.nested(attribute::SOCKET, |socket| socket.u32(attribute::DESCRIPTOR, descriptor))
+        })
     }
 }
 
@@ -129,12 +129,21 @@ impl NbdDevice {
         self.reconfigure(|request| request.u64(attribute::SIZE_BYTES, size))
     }
 
+    /// The kernel checks the identifier only where the device has one.
     fn reconfigure(&self, write: impl FnOnce(Request) -> Request) -> io::Result<()> {
+        if !self.is_there() {
+            return Err(io::Error::other("it is gone"));
+        }
         self.ask(command::RECONFIGURE, |request| write(request).text(attribute::BACKEND, &self.backend))
     }
 
-    /// Disconnects it, also while it is in use: what is in flight fails. It is gone once nobody has it open.
+    /// Disconnects it, also while it is in use: what is in flight fails. It is gone once nobody has it open. One that is gone, and may be
+    /// another program's by now, stays as it is.
     pub fn disconnect(&self) -> io::Result<()> {
+        // Without sysfs the kernel alone knows.
+        if in_sysfs(&self.path).exists() && !self.is_there() {
+            return Ok(());
+        }
         self.ask(command::DISCONNECT, |request| request)
     }
 
@@ -173,6 +182,14 @@ impl NbdDevice {
     }
 }
 
+/// Whether the kernel swaps to a block device (proc_swaps(5)). Of its path there only the end is certain: where a command of a service has
+/// swapped to it, the rest was of a mount namespace that is gone.
+pub fn is_swap(device: &Path) -> bool {
+    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let mut paths = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    paths.any(|path| Path::new(path).file_name() == device.file_name())
+}
+
 /// The same as [`NbdDevice::all_of`], with sysfs's folder of block devices elsewhere.
 fn all_in(folder: &Path, backend: &str) -> Vec<NbdDevice> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -204,20 +221,22 @@ mod tests {
     #[test]
     fn a_connection_has_the_attributes_that_the_kernel_asks_for() {
         let file = File::open("/dev/null").unwrap();
-        let timeout = Duration::from_secs(90);
-        let connection = Transmitting { socket: file.as_fd(), size: 3 << 30, flags: 0x16d, timeout };
-        let bytes = connection.write(Request::new(30, command::CONNECT, 1, 1)).bytes();
-        let read = answers(&bytes, 1);
-        let [Answer::Content(attributes)] = read[..] else { panic!("{read:?}") };
-        let found: Vec<_> = attributes.map(|(kind, value)| (kind, value.to_vec())).collect();
+        let attributes = |timeout| {
+            let connection = Transmitting { socket: file.as_fd(), size: 3 << 30, flags: 0x16d, timeout };
+            let bytes = connection.write(Request::new(30, command::CONNECT, 1, 1)).bytes();
+            let read = answers(&bytes, 1);
+            let [Answer::Content(attributes)] = read[..] else { panic!("{read:?}") };
+            attributes.map(|(kind, value)| (kind, value.to_vec())).collect::<Vec<_>>()
+        };
         let number = |value: u64| value.to_ne_bytes().to_vec();
         let descriptor = file.as_raw_fd().to_ne_bytes();
         let shorts = |numbers: [u16; 4]| numbers.map(u16::to_ne_bytes).concat();
         let socket = [shorts([12, 1 << 15 | 1, 8, 1]), descriptor.to_vec()].concat();
-        assert_eq!(
-            found,
-            [(2, number(3 << 30)), (4, number(0)), (8, number(90)), (5, number(0x16d)), (7, socket)]
-        );
+        let mut expected =
+            vec![(2, number(3 << 30)), (4, number(0)), (8, number(90)), (5, number(0x16d)), (7, socket)];
+        assert_eq!(attributes(Some(Duration::from_secs(90))), expected);
+        expected.remove(2);
+        assert_eq!(attributes(None), expected, "the timeout stays as it is");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use spillway_export::control::DeviceRow;
 use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, backing_file};
-use spillway_io::nbd_device::NbdDevice;
+use spillway_io::nbd_device::{NbdDevice, is_swap};
 
 use super::row::shown_file;
 use crate::exit::{Exit, Failure};
@@ -20,7 +20,7 @@ use crate::server::occupants;
 
 /// How long the kernel may take to write back and to let go of a block device, and the pause between two looks.
 const QUIET_PATIENCE: Duration = Duration::from_secs(60);
-const QUIET_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const QUIET_PAUSE: Duration = Duration::from_millis(20);
 
 /// A block device that shows what a device of a server holds.
 pub(super) enum BlockDevice {
@@ -71,14 +71,6 @@ impl BlockDevice {
         }
     }
 
-    /// Whether the kernel swaps to it (proc_swaps(5)). Of its path there only the end is certain: where a command of a service has swapped to
-    /// it, the rest was of a mount namespace that is gone.
-    pub(super) fn is_swap(&self) -> bool {
-        let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
-        let mut paths = table.lines().skip(1).filter_map(|line| line.split_whitespace().next());
-        paths.any(|path| Path::new(path).file_name() == self.path().file_name())
-    }
-
     /// Refuses a device that is mounted in another namespace or part of another device; and one that programs have open, if the
     /// kernel would disconnect it under them.
     pub(super) fn expect_unused(&self) -> Result<()> {
@@ -101,6 +93,19 @@ impl BlockDevice {
             }
         }
         Ok(())
+    }
+
+    /// Whether a file system, swap, a program or a request needs it.
+    pub(super) fn is_needed(&self) -> bool {
+        is_swap(self.path()) || !is_idle(self.path()) || self.expect_unused().is_err()
+    }
+
+    /// Has everything fail that waits for a server.
+    pub(super) fn cut_off(&self) -> io::Result<()> {
+        match self {
+            Self::Loop(_) => Ok(()),
+            Self::Nbd(device) => device.disconnect(),
+        }
     }
 
     /// Waits until nothing is in flight.

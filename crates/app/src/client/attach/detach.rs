@@ -1,19 +1,31 @@
 //! `spillway detach`: unmounts, flushes and ends the block devices of a device, also where its server is gone.
 
+use std::io::ErrorKind;
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use spillway_export::control::DeviceRow;
+use spillway_io::is_listening;
 
-use super::block_device::{BlockDevice, attached, of_nbd};
+use super::block_device::{BlockDevice, QUIET_PAUSE, attached, of_nbd};
+use super::reconnect::reconnect;
 use super::row::expect_root;
+use super::swap;
+use crate::cli::DetachOptions;
 use crate::client::listing::{no_device, row_of};
 use crate::client::program::run;
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
 use crate::server::occupants;
 
+/// How long programs may take to end, or to give up a file, once the requests have failed that they waited for.
+const LETTING_GO_PATIENCE: Duration = Duration::from_secs(10);
+
 /// See the head of this file.
-pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
+pub(crate) fn detach(folder: &RuntimeFolder, options: &DetachOptions) -> Result<()> {
+    let name = &options.device;
     check_name(name)?;
     folder.expect_ours()?;
     let row = row_of(folder, name);
@@ -37,28 +49,108 @@ pub(crate) fn detach(folder: &RuntimeFolder, name: &str) -> Result<()> {
     expect_root("detach")?;
     let mut flushed = Ok(());
     for device in devices {
-        flushed = flushed.and(end(device)?);
+        flushed = flushed.and(match expect_served(folder, row.as_ref(), options, &device)? {
+            Served::Yes => end(device)?,
+            Served::No(why) => {
+                expect_given_up(&device, options.force, &why)?;
+                abandon(device)?;
+                Err(why)
+            }
+        });
     }
     flushed.with_context(|| {
         format!("{name} is detached, but could not be flushed: what was written to it may be lost")
     })
 }
 
+/// Whether requests of a block device reach its server; why not.
+enum Served {
+    Yes,
+    No(anyhow::Error),
+}
+
+/// Has requests of a block device reach its server, again where that was started again.
+fn expect_served(
+    folder: &RuntimeFolder,
+    row: Option<&DeviceRow>,
+    options: &DetachOptions,
+    device: &BlockDevice,
+) -> Result<Served> {
+    let name = &options.device;
+    let is_connected = |row: &DeviceRow| row.clients > 0;
+    match (device, row) {
+        (BlockDevice::Loop(_), _) => Ok(Served::Yes),
+        (BlockDevice::Nbd(_), Some(row)) if is_connected(row) => Ok(Served::Yes),
+        (BlockDevice::Nbd(_), Some(_)) => match reconnect(folder, name, None, false) {
+            Ok(_) => {
+                tracing::warn!(
+                    "{name}: its server was started again: what was not flushed before is lost if it was killed and has a volatile cache"
+                );
+                Ok(Served::Yes)
+            }
+            // Another command may have been faster.
+            Err(_) if row_of(folder, name).as_ref().is_some_and(is_connected) => Ok(Served::Yes),
+            Err(why) => Ok(Served::No(why)),
+        },
+        (BlockDevice::Nbd(_), None) => {
+            let is_silent = folder.everywhere().any(|folder| is_listening(&folder.control_socket(name)));
+            if is_silent && options.force {
+                let text = format!(
+                    "{name}: its server does not answer: end it by SIGKILL, then detach with --force"
+                );
+                return Err(Failure::new(Exit::Busy, text).into());
+            }
+            // It may go on.
+            Ok(if is_silent { Served::Yes } else { Served::No(anyhow!("its server is gone")) })
+        }
+    }
+}
+
+/// Refuses to give up what a file system, swap or a program has not written yet, unless that is wanted.
+fn expect_given_up(device: &BlockDevice, force: bool, why: &anyhow::Error) -> Result<()> {
+    if force || !device.is_needed() {
+        return Ok(());
+    }
+    let device = occupants::device_in_words(device.path());
+    let remedy = "start the server with the content that it had, and detach again; --force detaches now, and what \
+                  the server has not stored is lost";
+    Err(Failure::new(Exit::Busy, format!("{device} is in use, and {why:#}: {remedy}")).into())
+}
+
 /// Ends a block device; how its flush went.
-fn end(device: BlockDevice) -> Result<std::io::Result<()>> {
-    if device.is_swap() {
-        run(Command::new("swapoff").arg(device.path()))?;
-    }
-    for mount in device.mounts()? {
-        mount.unmount().map_err(|error| in_use(mount.place(), &error))?;
-    }
+fn end(device: BlockDevice) -> Result<Result<()>> {
+    leave(&device, Duration::ZERO)?;
     device.expect_unused()?;
     run(Command::new("blockdev").arg("--flushbufs").arg(device.path()))?;
     // The device hands it on to the server.
     let flushed = device.flush();
     device.quiesce()?;
     device.give_up()?;
-    Ok(flushed)
+    Ok(flushed.map_err(Into::into))
+}
+
+/// Ends a block device whose requests reach no server: they fail first, or all else would wait for them.
+fn abandon(device: BlockDevice) -> Result<()> {
+    assert!(matches!(device, BlockDevice::Nbd(_)), "a loop device has its server");
+    device.cut_off()?;
+    let about = || format!("{} is disconnected already", device.path().display());
+    leave(&device, LETTING_GO_PATIENCE).with_context(about)?;
+    device.give_up()
+}
+
+/// Has the kernel use it no longer, once programs have let go of its file system, which may take as long as `patience`.
+fn leave(device: &BlockDevice, patience: Duration) -> Result<()> {
+    swap::stop(device.path())?;
+    let deadline = Instant::now() + patience;
+    for mount in device.mounts()? {
+        while let Err(error) = mount.unmount() {
+            if error.kind() != ErrorKind::ResourceBusy || Instant::now() > deadline {
+                return Err(in_use(mount.place(), &error).into());
+            }
+            sleep(QUIET_PAUSE);
+        }
+    }
+    Ok(())
 }
 
 fn in_use(place: &std::path::Path, error: &std::io::Error) -> Failure {

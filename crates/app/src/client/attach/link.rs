@@ -18,7 +18,7 @@ use crate::runtime_folder::RuntimeFolder;
 /// See the head of this file.
 pub(super) struct Link {
     socket: UnixStream,
-    pub(super) size: u64,
+    size: u64,
     flags: u16,
 }
 
@@ -49,8 +49,8 @@ impl Link {
         Ok(Self { socket, size, flags })
     }
 
-    /// The same, for the kernel, which waits so long for another one.
-    pub(super) fn transmitting(&self, timeout: Duration) -> Transmitting<'_> {
+    /// The same, for the kernel, which waits so long for another one, or as long as before.
+    pub(super) fn transmitting(&self, timeout: Option<Duration>) -> Transmitting<'_> {
         Transmitting { socket: self.socket.as_fd(), size: self.size, flags: self.flags, timeout }
     }
 }

@@ -22,6 +22,7 @@ mod swap;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_export::control::DeviceRow;
@@ -42,6 +43,9 @@ use row::{expect_root, expect_row, file_of, hold, shown_file};
 
 pub(crate) use detach::detach;
 
+/// How long requests wait for a server that has ended, unless another time is given.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
 /// How a block device is made.
 enum Way {
     Nbd { uri: String },
@@ -50,10 +54,11 @@ enum Way {
 
 /// `spillway attach`.
 pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<()> {
-    if options.reconnect {
-        return reconnect::reconnect(folder, options);
-    }
     let name = &options.device;
+    if options.reconnect {
+        let path = reconnect::reconnect(folder, name, options.timeout, options.shared)?;
+        return print(&format!("{}\n", path.display()));
+    }
     let row = expect_row(folder, name)?;
     let way = Way::choose(folder, &row, options.via)?;
     if options.swap {
@@ -122,7 +127,8 @@ impl Way {
             Way::Nbd { uri } => {
                 let link = Link::open(folder, uri)?;
                 hold(folder, options, None)?;
-                let made = NbdDevice::connect(&folder.backend(name), link.transmitting(options.timeout));
+                let timeout = options.timeout.unwrap_or(TIMEOUT);
+                let made = NbdDevice::connect(&folder.backend(name), link.transmitting(Some(timeout)));
                 let made =
                     made.context("the kernel's NBD client cannot be connected; --via loop goes without it")?;
                 Ok(BlockDevice::Nbd(made))

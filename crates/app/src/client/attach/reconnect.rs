@@ -1,20 +1,26 @@
 //! `spillway attach --reconnect`: a device of the kernel's NBD client gets a connection to a server that was started again.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use spillway_core::size::human;
-use spillway_export::control::DeviceRow;
+use spillway_export::control::{DeviceRow, Operation};
 use spillway_io::nbd_device::NbdDevice;
 
 use super::link::{self, Link};
-use super::row::{expect_root, expect_row, hold};
-use crate::cli::AttachOptions;
-use crate::client::connection::print;
+use super::row::{expect_root, expect_row};
+use crate::client::connection::change;
 use crate::exit::{Exit, Failure, code_of};
 use crate::runtime_folder::RuntimeFolder;
 
-/// See the head of this file.
-pub(super) fn reconnect(folder: &RuntimeFolder, options: &AttachOptions) -> Result<()> {
-    let name = &options.device;
+/// See the head of this file. Where the block device is; other clients are refused from now on unless it is `shared`.
+pub(super) fn reconnect(
+    folder: &RuntimeFolder,
+    name: &str,
+    timeout: Option<Duration>,
+    shared: bool,
+) -> Result<PathBuf> {
     let row = expect_row(folder, name)?;
     let devices = NbdDevice::all_of(&folder.backend(name));
     let Some(device) = devices.first() else {
@@ -25,25 +31,23 @@ pub(super) fn reconnect(folder: &RuntimeFolder, options: &AttachOptions) -> Resu
     expect_root("attach")?;
     let uri = link::uri_of(&row)?;
     let path = device.path().display().to_string();
-    // While the connection works, it holds the device, and no other is made.
-    let link = Link::open(folder, &uri).map_err(|error| match code_of(&error) {
-        Exit::Busy => {
-            let text = format!("{path} is not reconnected while {name} has a client: its connection works");
-            Failure::new(Exit::Busy, text).into()
-        }
-        _ => error,
-    })?;
     let attached = device.size().with_context(|| path.clone())?;
-    expect_content(&row, &path, link.size, attached)?;
-    hold(folder, options, None)?;
-    let reconnected = device.reconnect(link.transmitting(options.timeout));
+    expect_content(&row, &path, attached)?;
+    // While the connection works, the device has a client, and is kept for no other.
+    let keep = Operation::Keep { device: name.to_owned(), shared };
+    match change(folder, name, &keep) {
+        Err(busy) if shared && code_of(&busy) == Exit::Busy => {}
+        kept => kept.with_context(|| format!("{path} is not reconnected"))?,
+    }
+    let link = Link::open(folder, &uri)?;
+    let reconnected = device.reconnect(link.transmitting(timeout));
     reconnected.with_context(|| format!("{path} cannot be reconnected"))?;
-    print(&format!("{path}\n"))
+    Ok(device.path().to_owned())
 }
 
 /// Refuses a server that has visibly lost the content of the block device at `path`, of `attached` bytes.
-fn expect_content(row: &DeviceRow, path: &str, size: u64, attached: u64) -> Result<()> {
-    let name = &row.name;
+fn expect_content(row: &DeviceRow, path: &str, attached: u64) -> Result<()> {
+    let (name, size) = (&row.name, row.disksize);
     let remedy = format!("spillway detach {name}, then attach it anew");
     let (now, before) = (human(size), human(attached));
     ensure!(size >= attached, "{name}: smaller ({now}) than {path} ({before}): {remedy}");
@@ -59,8 +63,9 @@ mod tests {
     #[test]
     fn a_server_without_the_content_is_refused() {
         let row = |data, spilled| DeviceRow { name: "d".into(), data, spilled, ..DeviceRow::default() };
-        let refusal = |row: DeviceRow, size| {
-            expect_content(&row, "/dev/nbd0", size, 4 << 20).err().map(|error| error.to_string())
+        let refusal = |row: DeviceRow, disksize| {
+            let row = DeviceRow { disksize, ..row };
+            expect_content(&row, "/dev/nbd0", 4 << 20).err().map(|error| error.to_string())
         };
         for held in [row(Some(4096), None), row(Some(0), Some(4096)), row(None, None)] {
             assert_eq!(refusal(held.clone(), 4 << 20), None);

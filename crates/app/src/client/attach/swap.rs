@@ -5,15 +5,22 @@
 //! what is left.
 
 use std::fs;
+use std::mem::replace;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::system::uname;
+use signal_hook::consts::SIGKILL;
 use spillway_export::control::DeviceRow;
+use spillway_io::nbd_device::is_swap;
 
 use super::file_system::expect_blank;
 use crate::client::connection::Connection;
-use crate::client::program::run;
+use crate::client::program::{self, finish, run};
 use crate::runtime_folder::RuntimeFolder;
 
 /// Users from this number on are people, not services (SYS_UID_MAX of login.defs(5) is one less).
@@ -25,6 +32,12 @@ const NEVER_KILLED: i32 = -1000;
 /// With it, a server becomes an I/O flusher (PR_SET_IO_FLUSHER): memory that it asks for does not wait for I/O. A bit of `CapEff`.
 const CAP_SYS_RESOURCE: u32 = 24;
 
+/// The first Linux that has no wrong content where a page of swap cannot be read: before it, swapoff(8) maps what is in memory there.
+const KERNEL: (u32, u32) = (5, 19);
+
+/// Pause between two tries to swap off.
+const SWAPOFF_PAUSE: Duration = Duration::from_secs(1);
+
 /// What the kernel shows of the process of a server.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
@@ -34,6 +47,8 @@ struct Facts {
     oom_score_adj: i32,
     /// It may be an I/O flusher, and a server then is.
     flushes: bool,
+    /// Version of Linux.
+    kernel: (u32, u32),
 }
 
 /// Refuses swap that may hang the host, with the reason and the remedy.
@@ -55,6 +70,33 @@ pub(super) fn start(device: &Path, force: bool) -> Result<()> {
     run(Command::new("swapon").arg("--discard").arg(device)).map(drop)
 }
 
+/// Swaps off. Where memory is too short to bring back what is swapped out, it is tried again until that fits.
+pub(super) fn stop(device: &Path) -> Result<()> {
+    let mut said = false;
+    while is_swap(device) {
+        let mut command = Command::new("swapoff");
+        let (_, output) = finish(command.arg(device).stdin(Stdio::null()))?;
+        if !is_short_of_memory(output.status) {
+            program::said(&command, output)?;
+            continue;
+        }
+        if !replace(&mut said, true) {
+            let device = device.display();
+            tracing::warn!(
+                "{device}: no memory for what is swapped out; trying again until programs that use it end"
+            );
+        }
+        sleep(SWAPOFF_PAUSE);
+    }
+    Ok(())
+}
+
+/// Whether swapoff(8) has ended for this reason, or was killed for it: the kernel kills it before others.
+fn is_short_of_memory(status: ExitStatus) -> bool {
+    const OUT_OF_MEMORY: i32 = 2;
+    status.code() == Some(OUT_OF_MEMORY) || status.signal() == Some(SIGKILL)
+}
+
 fn check(row: &DeviceRow, facts: Facts) -> Result<()> {
     let name = &row.name;
     ensure!(
@@ -66,6 +108,14 @@ fn check(row: &DeviceRow, facts: Facts) -> Result<()> {
         row.stack == "zram" && row.spill_size.is_none(),
         "{name}: swap on {} may hang this host: a page that is swapped out needs I/O there, and that needs memory; serve a RAM disk without --spill",
         if row.stack == "zram" { "a RAM disk with a spill file" } else { &row.stack }
+    );
+    ensure!(
+        facts.kernel >= KERNEL,
+        "{name}: swap needs Linux {}.{}, here is {}.{}: older ones give programs wrong memory where a server of swap has ended",
+        KERNEL.0,
+        KERNEL.1,
+        facts.kernel.0,
+        facts.kernel.1
     );
     ensure!(facts.locked, "{name}: its server may be swapped out itself; start it with --lock-memory");
     ensure!(
@@ -95,9 +145,21 @@ impl Facts {
             user,
             locked: is_locked(&status).context("the kernel does not show its memory")?,
             oom_score_adj: adjust.trim().parse()?,
+            kernel: kernel().context("the version of the kernel is not known")?,
             flushes: same && has_capability(&status, CAP_SYS_RESOURCE),
         })
     }
+}
+
+fn kernel() -> Option<(u32, u32)> {
+    version(uname().release().to_str().ok()?)
+}
+
+/// The first two numbers of the version of a kernel.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers =
+        release.split(|letter: char| !letter.is_ascii_digit()).map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??))
 }
 
 /// Whether a process has locked all: what is mapped counts, of which a part is resident (proc_pid_status(5)).
@@ -119,7 +181,8 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    const SAFE: Facts = Facts { user: 0, locked: true, oom_score_adj: NEVER_KILLED, flushes: true };
+    const SAFE: Facts =
+        Facts { user: 0, locked: true, oom_score_adj: NEVER_KILLED, flushes: true, kernel: KERNEL };
 
     #[test]
     fn each_danger_is_refused_with_its_remedy() {
@@ -132,6 +195,7 @@ mod tests {
             (&ram, Facts { user: 1000, ..SAFE }, "user of a service"),
             (&spilling, SAFE, "without --spill"),
             (&disk, SAFE, "swap on page_cache file"),
+            (&ram, Facts { kernel: (5, 18), ..SAFE }, "needs Linux 5.19, here is 5.18"),
             (&ram, Facts { locked: false, ..SAFE }, "--lock-memory"),
             (&ram, Facts { oom_score_adj: -999, ..SAFE }, "OOMScoreAdjust="),
             (&ram, Facts { flushes: false, ..SAFE }, "CAP_SYS_RESOURCE"),
@@ -139,6 +203,16 @@ mod tests {
             let refusal = check(row, facts).unwrap_err().to_string();
             assert!(refusal.starts_with("swap0: ") && refusal.contains(words), "{refusal}");
         }
+    }
+
+    #[test]
+    fn swapoff_is_tried_again_where_memory_is_short_and_not_where_it_is_refused() {
+        let ended =
+            |script: &str| is_short_of_memory(Command::new("sh").args(["-c", script]).status().unwrap());
+        assert_eq!(
+            ["exit 2", "kill -9 $$", "exit 0", "exit 4", "kill -15 $$"].map(ended),
+            [true, true, false, false, false]
+        );
     }
 
     #[test]
@@ -152,6 +226,10 @@ mod tests {
         );
         assert_eq!(is_locked("Name:\tkthreadd\n"), None);
         assert!(has_capability(&status(0), 24) && !has_capability(&status(0), 25));
+        assert_eq!(
+            ["6.12.9-amd64", "6.1", "5.19-rc1", "x"].map(version),
+            [Some((6, 12)), Some((6, 1)), Some((5, 19)), None]
+        );
         let own = Facts::of(std::process::id(), 0).unwrap();
         assert!(!own.locked, "tests lock nothing");
     }

@@ -1,0 +1,82 @@
+//! What is in use when a server is to end: files below its mount, block devices, and swap.
+
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::Duration;
+
+use spillway_core::{Error, Kind};
+
+use super::Server;
+use crate::server::device::Device;
+use crate::server::event::Event;
+use crate::server::occupants::expect_detached;
+use crate::service;
+
+/// Pause between two looks whether something is still in use, once a signal has asked the server to stop.
+const FREE_PAUSE: Duration = Duration::from_millis(100);
+
+impl Server {
+    pub(super) fn unmount(&mut self) -> Result<(), Error> {
+        if let Some(mounting) = &self.mounting {
+            mounting.end()?;
+        }
+        self.mounting = None;
+        Ok(())
+    }
+
+    /// Unmounts once nothing below the mount is in use any more. A second signal ends the process.
+    pub(super) fn unmount_in_time(&mut self) {
+        let mut said = false;
+        while let Err(error) = self.unmount() {
+            if error.kind != Kind::Busy {
+                tracing::warn!("{}", error.message());
+                // Dropped, it goes out of sight at least.
+                self.mounting = None;
+                return;
+            }
+            if !std::mem::replace(&mut said, true) {
+                let why = error.message();
+                service::warn(&format!("{why}; the server ends after that, or at once by a second signal"));
+            }
+            sleep(FREE_PAUSE);
+        }
+    }
+
+    /// Unmounts; [`Kind::Busy`] while a device is attached.
+    pub(super) fn close_files(&mut self) -> Result<(), Error> {
+        self.devices.all().iter().try_for_each(|device| expect_detached(device, &self.builder.folder))?;
+        self.unmount()
+    }
+
+    /// Takes the file of a device away, and the mount with the last one; [`Kind::Busy`] while it is open, or the device is attached.
+    pub(super) fn close_file(&mut self, name: &str) -> Result<(), Error> {
+        expect_detached(&*self.devices.find(name)?, &self.builder.folder)?;
+        match &self.mounting {
+            Some(mounting) if self.devices.all().len() > 1 => mounting.remove(name),
+            _ => self.unmount(),
+        }
+    }
+
+    /// Puts the end off until the devices are detached that the kernel swaps to: what is swapped out would be lost. A second signal ends the
+    /// process.
+    pub(super) fn wait_for_swapoff(&mut self, number: i32, swap: Vec<Arc<Device>>) {
+        let names: Vec<_> = swap.iter().map(|device| device.name()).collect();
+        let names = names.join(", ");
+        service::stopping();
+        service::warn(&format!(
+            "{names}: the kernel swaps to it; the server ends after spillway detach, or at once by a second signal"
+        ));
+        self.look_again(number, swap);
+    }
+
+    /// Looks again after a pause whether it may leave.
+    pub(super) fn look_again(&mut self, number: i32, swap: Vec<Arc<Device>>) {
+        assert!(!swap.is_empty(), "the end is put off for nothing");
+        let (env, to_self) = (self.workers.env(), self.to_self.clone());
+        self.spawn(move || async move {
+            env.sleep(FREE_PAUSE).await;
+            let _ = to_self.send(Event::Leave(number, swap));
+            Ok(())
+        });
+    }
+}
