@@ -219,7 +219,7 @@ outlives() {
     (cp /other /mnt/two && sync /mnt/two) &
     local writer=$!
     replace_server
-    of_service spillway-plain attach plain --reconnect --timeout 3 || failed "reconnecting after a kill"
+    of_service spillway-plain attach plain --reconnect --timeout 600 || failed "reconnecting after a kill"
     wait $writer || failed "writing over a kill"
     forget
     holds /image /mnt/one
