@@ -295,26 +295,27 @@ fn a_socket_that_is_taken_is_refused_and_so_is_a_switch_without_one() {
     assert!(alone.code != Some(0) && alone.err.contains("--vhost-user"), "{alone}");
 }
 
-/// Which worker was woken most often while `work` was done.
-fn busiest(server: &Server, work: impl FnOnce()) -> String {
-    let wakes = || -> BTreeMap<String, u64> {
-        let folders = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server is running");
-        let statuses =
-            folders.flatten().filter_map(|folder| fs::read_to_string(folder.path().join("status")).ok());
-        let field = |status: &str, name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel says so");
-            line.trim().to_owned()
-        };
-        let threads = statuses.map(|status| {
-            let sleeps = field(&status, "voluntary_ctxt_switches:");
-            (field(&status, "Name:"), sleeps.parse().expect("the kernel writes a number"))
-        });
-        threads.filter(|(name, _)| ["spillway-0", "spillway-1"].contains(&name.as_str())).collect()
+/// Nanoseconds that each worker has had a processor for.
+fn processor_times(server: &Server) -> BTreeMap<String, u64> {
+    let threads = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server is running");
+    let time = |thread: fs::DirEntry| {
+        let read = |file: &str| fs::read_to_string(thread.path().join(file)).ok();
+        let (name, times) = (read("comm")?, read("schedstat")?);
+        let time =
+            times.split(' ').next().expect("a line has words").parse().expect("the kernel writes a number");
+        Some((name.trim().to_owned(), time))
     };
-    let before = wakes();
+    let is_worker = |(name, _): &(String, u64)| ["spillway-0", "spillway-1"].contains(&name.as_str());
+    threads.flatten().filter_map(time).filter(is_worker).collect()
+}
+
+/// Which worker does `work`: the one that takes the most time of the processor meanwhile. Wakes tell nothing on a busy machine: a worker that
+/// always finds the next request never sleeps.
+fn busiest(server: &Server, work: impl FnOnce()) -> String {
+    let before = processor_times(server);
     work();
-    let more = wakes().into_iter().map(|(name, count)| (count - before[&name], name));
-    more.max().expect("it has workers").1
+    let spent = processor_times(server).into_iter().map(|(name, time)| (time - before[&name], name));
+    spent.max().expect("it has workers").1
 }
 
 /// A guest of one queue, and another one or a client of NBD, do not share a worker while another has nothing to do.
