@@ -204,6 +204,14 @@ impl<S: Read + Write> Client<S> {
         self.stream.write_all(bytes).expect("the server takes the payload");
         self.answer(cookie)
     }
+
+    /// [`Client::write`] with flags of the command.
+    pub fn write_with(&mut self, flags: u16, offset: u64, bytes: &[u8]) -> Result<(), u32> {
+        self.cookie += 1;
+        let header = header_with(flags, command::WRITE, self.cookie, offset, bytes.len() as u32);
+        self.stream.write_all(&[&header, bytes].concat()).expect("the server takes requests");
+        self.answer(self.cookie)
+    }
 }
 
 /// The 28 bytes of a request.

@@ -33,6 +33,7 @@ mod mount_scripts;
 mod mounted_files;
 mod names;
 mod nbd_faults;
+mod nbd_full;
 mod nbd_origin;
 mod nbd_outage;
 mod origin_fsck;

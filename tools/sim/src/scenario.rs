@@ -89,8 +89,9 @@ impl Scenario {
     /// What the device may show, before anything is written.
     pub fn model(&self) -> Model {
         let model = self.row.model(self.large_sectors);
-        // Behind a server a request fails once it has waited for long enough, and the next one may succeed.
-        let passes = self.row.remote && self.phases.iter().any(|phase| phase.plan.hangs());
+        // Behind a server a request fails once it has waited for long enough, or for lack of room, and the next one may succeed.
+        let passes = |phase: &Phase| phase.plan.hangs() || phase.plan.lacks_room();
+        let passes = self.row.remote && self.phases.iter().any(passes);
         if passes { model.with_passing_failures() } else { model }
     }
 

@@ -7,5 +7,6 @@ pub mod device;
 pub mod grow;
 pub mod request;
 pub mod seam;
+pub mod shortage;
 pub mod storage;
 pub mod suspend;

@@ -3,15 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillway_core::shortage::{ROOM_AFTER, Shortage};
 use spillway_core::storage::Connection;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long changes fail at once after a call was given up.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// How long a pool refuses no write before it is called full no longer. Longer than caches pause between two tries: no answer says that there is
-/// room, because a write over an older one is never refused.
-const ROOM_AFTER: Duration = Duration::from_secs(15);
 
 /// How a cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +28,8 @@ pub(super) struct Health {
     now: Mutex<Now>,
     /// Set once it is [`State::Fenced`].
     pub(super) fence: Arc<AtomicBool>,
+    /// Of room in its pool.
+    shortage: Shortage,
 }
 
 struct Now {
@@ -39,14 +38,12 @@ struct Now {
     lost: u64,
     /// When a call was last given up.
     given_up: Duration,
-    /// Where the pool is full: since when, and when it last refused a change.
-    full: Option<(Duration, Duration)>,
 }
 
 impl Health {
     pub(super) fn new(image: String, since: Duration) -> Self {
-        let now = Now { state: State::Up, since, lost: 0, given_up: since, full: None };
-        Self { image, now: Mutex::new(now), fence: Arc::default() }
+        let now = Now { state: State::Up, since, lost: 0, given_up: since };
+        Self { image, now: Mutex::new(now), fence: Arc::default(), shortage: Shortage::default() }
     }
 
     fn enter(&self, state: State, at: Duration) -> Option<Duration> {
@@ -104,11 +101,7 @@ impl Health {
 
     /// The pool has no room for a change.
     pub(super) fn refused(&self, at: Duration) {
-        let before = {
-            let full = &mut self.now.lock().full;
-            full.replace((full.map_or(at, |(since, _)| since), at))
-        };
-        if before.is_none() {
+        if self.shortage.refused(at) {
             tracing::error!(
                 "{}: the pool is full or has reached its quota: writes that need more room fail (ENOSPC). Raise the quota or make room; \
                  what is dirty in a cache is tried again until then",
@@ -119,8 +112,7 @@ impl Health {
 
     /// Looks whether the pool has not refused anything for long enough.
     pub(super) fn look_for_room(&self, at: Duration) {
-        let over = self.now.lock().full.take_if(|&mut (_, last)| at >= last + ROOM_AFTER);
-        if over.is_some() {
+        if self.shortage.ends(at) {
             tracing::warn!("{}: the pool has refused no write for {} s", self.image, ROOM_AFTER.as_secs());
         }
     }
@@ -137,9 +129,9 @@ impl Health {
     }
 
     pub(super) fn connection(&self, at: Duration) -> Connection {
-        let now = self.now.lock();
+        let (now, full) = (self.now.lock(), self.shortage.since());
         let state = match now.state {
-            State::Up if now.full.is_some() => 5,
+            State::Up if full.is_some() => 5,
             State::Up => 1,
             State::Silent => 2,
             State::Failing => 3,
@@ -147,7 +139,7 @@ impl Health {
         };
         Connection {
             state: Connection::STATES[state],
-            lasts: at.saturating_sub(now.full.map_or(now.since, |(since, _)| since.max(now.since))),
+            lasts: at.saturating_sub(full.map_or(now.since, |since| since.max(now.since))),
             lost: now.lost,
             unflushed: 0,
         }

@@ -33,6 +33,11 @@ impl Plan {
     pub fn hangs(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault.effect, Effect::Hang(_)))
     }
+
+    /// Whether some of its calls find no room.
+    pub fn lacks_room(&self) -> bool {
+        self.faults.iter().any(|fault| fault.effect == Effect::Fail(Kind::NoSpace))
+    }
 }
 
 pub(super) struct State {

@@ -68,7 +68,9 @@ impl Access {
     }
 
     pub(super) async fn write(self: Arc<Self>, at: u64, buf: IoBuf, done: usize, durable: bool) -> Moved {
-        if self.is_cached() && !(durable && self.described.has(flag::SEND_FUA)) {
+        // A server without room is not asked for FUA: of a flush that it refuses, and of no write, follows that something may be lost.
+        let at_once = durable && self.described.has(flag::SEND_FUA) && !self.link.is_full();
+        if self.is_cached() && !at_once {
             let (result, len) = self.write_journaled(at, &buf[done..]).await;
             let result = if durable && result.is_ok() { self.sync().await } else { result };
             return (result.map(|()| len), buf);

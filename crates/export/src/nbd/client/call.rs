@@ -10,6 +10,7 @@ use spillway_core::{ByteRange, Extent, IoBuf, Kind};
 
 use super::journal::{Content, Journal};
 use super::payload::Payload;
+use crate::nbd::wire::{cmd, cmd_flag};
 
 /// What a request carries.
 #[derive(Default)]
@@ -35,9 +36,9 @@ pub(super) enum Effect {
 
 /// A request that is not answered yet. Dropped it is answered with [`Kind::ShuttingDown`].
 pub(super) struct Call {
-    /// See [`cmd`](crate::nbd::wire::cmd).
+    /// See [`cmd`].
     pub(super) command: u16,
-    /// See [`cmd_flag`](crate::nbd::wire::cmd_flag).
+    /// See [`cmd_flag`].
     pub(super) flags: u16,
     pub(super) range: ByteRange,
     pub(super) body: Body,
@@ -73,6 +74,12 @@ impl Call {
     ) -> (Self, Answering) {
         let slot = Arc::<Mutex<Slot>>::default();
         (Self { command, flags, range, body, effect, replayed: false, slot: slot.clone() }, Answering(slot))
+    }
+
+    /// Whether it is a change that makes nothing durable. A failure of one that does may cost what was acknowledged before.
+    pub(super) fn only_changes(&self) -> bool {
+        let changes = [cmd::WRITE, cmd::WRITE_ZEROES, cmd::TRIM].contains(&self.command);
+        changes && self.flags & cmd_flag::FUA == 0
     }
 
     /// Answers it as the server does. The journal has what it changed before anything else happens: a connection that is lost next finds it

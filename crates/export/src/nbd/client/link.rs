@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use spillway_core::shortage::{ROOM_AFTER, Shortage};
 use spillway_core::storage::Connection;
 use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Changes, Mutex, Ordering, StickyError};
 use spillway_core::{ByteRange, Env, Kind, mutant};
@@ -46,6 +47,8 @@ pub(super) struct Link {
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
     pub(super) failing: AtomicBool,
+    /// Of room at the server.
+    shortage: Shortage,
     leaving: AtomicBool,
     deadline_ms: AtomicU64,
     size: AtomicU64,
@@ -72,6 +75,7 @@ impl Link {
             settled: Changes::default(),
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
+            shortage: Shortage::default(),
             leaving: AtomicBool::new(false),
             deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
             size: AtomicU64::new(0),
@@ -100,12 +104,15 @@ impl Link {
 
     /// How it is, for people.
     pub(super) fn connection(&self) -> Connection {
+        let full = self.shortage.since();
         let state = match (self.up.load(Ordering::Relaxed), self.is_failing()) {
+            (true, _) if full.is_some() => 5,
             (true, _) => 1,
             (false, false) => 2,
             (false, true) => 3,
         };
         let since = Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
+        let since = full.map_or(since, |full| full.max(since));
         Connection {
             state: Connection::STATES[state],
             lasts: self.coarse_now().saturating_sub(since),
@@ -171,7 +178,35 @@ impl Link {
     ) -> Answered {
         let (call, answering) = Call::new(command, flags, range, body, effect);
         self.submit(call);
-        answering.await
+        let answered = answering.await;
+        if answered.result == Err(Kind::Exhausted) {
+            self.refused();
+        }
+        answered
+    }
+
+    /// The server has no room for a change.
+    fn refused(&self) {
+        if self.shortage.refused(self.coarse_now()) {
+            tracing::error!(
+                "{}: the server has no room: writes that need more fail (ENOSPC). Make room there; what is dirty in a cache is tried again \
+                 until then",
+                self.settings.address
+            );
+        }
+    }
+
+    /// Looks whether the server has not refused anything for long enough.
+    pub(super) fn look_for_room(&self) {
+        if self.shortage.ends(self.coarse_now()) {
+            let (address, seconds) = (&self.settings.address, ROOM_AFTER.as_secs());
+            tracing::warn!("{address}: the server has refused no write for {seconds} s");
+        }
+    }
+
+    /// Whether the server has refused a change for lack of room a short while ago.
+    pub(super) fn is_full(&self) -> bool {
+        self.shortage.since().is_some()
     }
 
     fn submit(&self, call: Call) {

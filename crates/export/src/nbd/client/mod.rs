@@ -9,6 +9,7 @@
 //! therefore covers what it covers without the loss, also where the server was restarted and has lost it. Changes that overlap
 //! are sent one after the other. While the server cannot be reached, calls wait, up to [`Settings::timeout`];
 //! those that fail then cost nothing that was acknowledged before. A flush that the server refuses may: all others fail after it.
+//! A change for which the server has no room fails with [`Kind::Exhausted`](spillway_core::Kind::Exhausted), and costs nothing either.
 //!
 //! What it needs below: a server that has ended the requests of a connection when it takes a new one after that was lost; a driver that
 //! keeps the loop of [`spillway_core::session`], and drops a session when its connection ends.

@@ -87,6 +87,7 @@ pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described)
         let over = link.changes.until(|| (link.is_leaving() || link.lost().is_some()).then_some(()));
         if within(&*link.env, LOOK, over).await.is_none() {
             link.wake_sessions();
+            link.look_for_room();
             continue;
         }
         // Calls that are left, of flushes that nobody waits for, end too.

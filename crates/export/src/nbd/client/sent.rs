@@ -48,6 +48,18 @@ impl Sent {
         &mut buf[from..from + len as usize]
     }
 
+    /// The server has answered with an error. One that is shutting down answers nothing: it is asked again once it is back.
+    pub(super) fn fail(&mut self, error: u32) -> Result<(), Broken> {
+        let kind = match error {
+            wire::errno::ESHUTDOWN => return Err("the server is shutting down"),
+            0 => return Err("an error has no number"),
+            error => Kind::of_errno(i32::try_from(error).unwrap_or(wire::errno::EIO as i32)),
+        };
+        let lacks_room = kind == Kind::NoSpace && self.call.only_changes();
+        self.failure = Some(if lacks_room { Kind::Exhausted } else { kind });
+        Ok(())
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         match &self.call.body {
             Body::Read { .. } => {
@@ -58,14 +70,5 @@ impl Sent {
             Body::Status { extents, .. } => !extents.is_empty(),
             Body::Nothing | Body::Write(_) => true,
         }
-    }
-}
-
-/// The kind of an error. A server that is shutting down answers nothing: it is asked again once it is back.
-pub(super) fn kind_of(error: u32) -> Result<Kind, Broken> {
-    match error {
-        wire::errno::ESHUTDOWN => Err("the server is shutting down"),
-        0 => Err("an error has no number"),
-        error => Ok(Kind::of_errno(i32::try_from(error).unwrap_or(wire::errno::EIO as i32))),
     }
 }

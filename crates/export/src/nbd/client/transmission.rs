@@ -13,7 +13,7 @@ use spillway_core::{Extent, work};
 use super::call::{Body, Call};
 use super::journal::Journal;
 use super::negotiation::{Described, request};
-use super::sent::{Broken, Sent, kind_of};
+use super::sent::{Broken, Sent};
 use crate::nbd::wire::{self, ChunkHeader, Reader, ReplyHeader, chunk};
 
 /// Bytes of an error chunk that are of interest: the error, and how long its words are.
@@ -205,7 +205,7 @@ impl Transmission {
             length: len,
         };
         match request.call.body {
-            _ if error != 0 => request.failure = Some(kind_of(error)?),
+            _ if error != 0 => request.fail(error)?,
             Body::Read { .. } => {
                 self.item = Item::Data { chunk, at: 0, left: len };
                 return Ok(());
@@ -267,7 +267,7 @@ impl Transmission {
                 return Ok(());
             }
             chunk::BLOCK_STATUS => {}
-            _ => request.failure = Some(kind_of(reader.u32().unwrap_or(0))?),
+            _ => request.fail(reader.u32().unwrap_or(0))?,
         }
         self.item = Item::Skip { chunk, left };
         if left == 0 { self.chunk_ends(chunk, sent) } else { Ok(()) }

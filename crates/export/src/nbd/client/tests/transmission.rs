@@ -17,7 +17,7 @@ use super::super::negotiation::Described;
 use super::super::payload::Payload;
 use super::super::sent::Broken;
 use super::super::transmission::Transmission;
-use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, errno};
+use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, cmd_flag, errno};
 
 struct Conversation {
     transmission: Transmission,
@@ -35,7 +35,11 @@ impl Conversation {
 
     /// Sends a request; all of it leaves at once. Cookies count from 1.
     fn ask(&mut self, command: u16, range: ByteRange, body: Body) -> Answering {
-        let (call, answering) = Call::new(command, 0, range, body, Effect::Nothing);
+        self.ask_with(0, command, range, body)
+    }
+
+    fn ask_with(&mut self, flags: u16, command: u16, range: ByteRange, body: Body) -> Answering {
+        let (call, answering) = Call::new(command, flags, range, body, Effect::Nothing);
         self.transmission.send(call, Duration::ZERO, &mut self.out);
         self.out.advance(self.out.len());
         answering
@@ -127,6 +131,25 @@ fn simple_replies_answer_too() {
     let mut refused = conversation.read(0, 3);
     conversation.receive(&wire::simple_reply(errno::ENOSPC, 3)).unwrap();
     assert_eq!(answered(&mut refused).unwrap().result, Err(Kind::NoSpace));
+}
+
+/// A failed flush, which FUA is too, may have lost something: that does not pass.
+#[test]
+fn lack_of_room_passes_where_nothing_was_to_be_durable() {
+    for (command, flags, kind) in [
+        (cmd::WRITE, 0, Kind::Exhausted),
+        (cmd::WRITE_ZEROES, cmd_flag::NO_HOLE, Kind::Exhausted),
+        (cmd::TRIM, 0, Kind::Exhausted),
+        (cmd::WRITE, cmd_flag::FUA, Kind::NoSpace),
+        (cmd::FLUSH, 0, Kind::NoSpace),
+    ] {
+        for reply in [wire::simple_reply(errno::ENOSPC, 1).to_vec(), failure(1, errno::ENOSPC)] {
+            let mut conversation = Conversation::new(true);
+            let mut refused = conversation.ask_with(flags, command, ByteRange::new(0, 512), Body::Nothing);
+            conversation.receive(&reply).unwrap();
+            assert_eq!(answered(&mut refused).unwrap().result, Err(kind), "command {command}, flags {flags}");
+        }
+    }
 }
 
 #[test]
