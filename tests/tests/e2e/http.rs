@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::{Value as Json, json};
 use spillway_tests::raw::{Client, command};
 use spillway_tests::tool::{self, Said};
-use spillway_tests::{Browser, Launch, Scratch, Server, pattern, text};
+use spillway_tests::{Browser, Launch, Scratch, Server, pattern, text, until};
 
 use crate::tour::figures;
 
@@ -121,7 +121,7 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
          [[device]]\nname = \"c\"\norigin = {{ kind = \"zram\", disksize = \"64M\", spill = {:?}, spill_size = \"80M\" }}\n\
          [[device]]\nname = \"d\"\norigin = {{ kind = \"memory\", size = \"16M\" }}\nlayers = [{{ kind = \"volatile\" }}, {{ kind = \"trace\" }}, \
          {{ kind = \"fault\" }}, {{ kind = \"delay\", read_us = 1 }}, {{ kind = \"rate\", bytes_per_second = \"1G\" }}, {{ kind = \"delay\", read_us = 1 }}]\n\
-         [[device]]\nname = \"e\"\norigin = {{ kind = \"null\", size = \"16M\" }}\n",
+         [[device]]\nname = \"e\"\norigin = {{ kind = \"null\", size = \"16M\" }}\nlayers = [{{ kind = \"rate\", bytes_per_second = \"1M\" }}]\n",
         text(&origin),
         text(&cache),
         text(&other),
@@ -134,7 +134,14 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
     // Each is timed, where of writes only one in many is.
     client.ask(command::FLUSH, 0, 0).expect("a flush");
     client.write(0, &[1; 4096]).expect("a write");
-    let samples = parsed(&curl(&[&format!("{place}/metrics")]).well().out);
+    // Long work has metrics while it runs, and an estimate once it has begun.
+    let image = folder.write("image", pattern::random(1, 0, 16 << 20));
+    let mut load = server.command(&["load", "e", text(&image)]).spawn().expect("it was built");
+    let samples = until("the estimate is there", || {
+        let samples = parsed(&curl(&[&format!("{place}/metrics")]).well().out);
+        samples.contains_key("spillway_work_left_seconds device=e kind=load").then_some(samples)
+    });
+    load.kill().and_then(|()| load.wait()).expect("it runs");
     let names: Vec<&str> = samples.keys().map(|key| key.split(' ').next().expect("a name")).collect();
     for file in ["alerts.yml", "grafana.json"] {
         let said = document(file);
