@@ -1,13 +1,14 @@
 //! Progress of long work: in metrics, in lists, and as bars on a terminal.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use rustix::process::Signal;
 use serde_json::Value as Json;
-use spillway_tests::{Launch, Scratch, Server, Terminal, pattern, text, until};
+use spillway_tests::{Launch, Scratch, Server, Terminal, pattern, text, tool, until};
 
 use crate::http::{at_port, curl, parsed};
 
@@ -176,6 +177,30 @@ fn saves_and_loads_are_listed_by_their_server_until_they_end_or_are_killed() {
     save.kill().expect("it runs");
     save.wait().expect("it has ended");
     assert_eq!(until_none(&server, "d", "save").iter().filter(|row| row["kind"] != "save").count(), 0);
+}
+
+/// Another program copies, and says how far it is: how much it has begun to read, at most 16 MiB ahead.
+#[test]
+fn a_save_as_qcow2_is_listed_and_shows_a_bar_too() {
+    let folder = Arc::new(Scratch::new());
+    let server = over_slow_file(&folder, 16 * MIB, "{ kind = \"trace\" }").start();
+    let content = pattern::random(1, 0, 64 << 20);
+    fs::File::options()
+        .write(true)
+        .open(folder.join("origin.raw"))
+        .and_then(|origin| origin.write_all_at(&content, 0))
+        .expect("it is written");
+    let image = folder.join("image.qcow2");
+    let mut save = on_terminal(&server, &["save", "d", text(&image)]);
+    until("the terminal shows a bar", || is_bar(&save.shows("saving d")).then_some(()));
+    counts_up(&until_none(&server, "d", "save"), 64 * MIB);
+    assert!(save.ends().success());
+    assert!(save.text().contains("saved as") && !save.text().contains("saving d"), "{}", save.text());
+    tool::run(
+        "qemu-img",
+        &["compare", "-f", "raw", "-F", "qcow2", text(&folder.join("origin.raw")), text(&image)],
+    )
+    .well();
 }
 
 /// A pipe does not say how long it is.

@@ -25,7 +25,7 @@ use super::connection::{change, print};
 use super::copying::{RawImage, Source, Stream, Target, copy, copy_stream};
 use super::listing::{no_device, row_of};
 use super::nbd::Nbd;
-use super::program::{finish, said};
+use super::program::{said, watch};
 use super::progress::Reporter;
 use super::qcow2::Qcow2;
 use crate::cli::{ImageFormat, ImageOptions, LoadOptions, SaveOptions};
@@ -49,7 +49,7 @@ pub(crate) fn save(folder: &RuntimeFolder, options: &SaveOptions) -> Result<()> 
     let new = NewFile::beside(&path)?;
     let words = match options.image.form() {
         ImageFormat::Raw => save_raw(folder, &uri, &options.image, &new)?,
-        ImageFormat::Qcow2 => save_qcow2(&uri, &new)?,
+        ImageFormat::Qcow2 => save_qcow2(folder, &uri, device, &new)?,
     };
     let _replaced = expect_free(&path, options.force)?;
     new.take_name(&path)?;
@@ -95,18 +95,31 @@ fn save_raw(folder: &RuntimeFolder, uri: &str, image: &ImageOptions, new: &NewFi
 }
 
 /// The program gets the open file, by a name without a protocol, and not whatever has that name by then.
-fn save_qcow2(uri: &str, new: &NewFile) -> Result<String> {
+fn save_qcow2(folder: &RuntimeFolder, uri: &str, device: &str, new: &NewFile) -> Result<String> {
     ensure!(
         !uri.starts_with("nbds"),
         "qemu-img takes no address with TLS: save a raw image, and convert that"
     );
+    let size = Nbd::connect(uri, None)?.size();
     let mut convert = Command::new("qemu-img");
-    convert.args(["convert", "-f", "raw", "-O", "qcow2", uri, "/proc/self/fd/0"]);
+    convert.args(["convert", "-p", "-f", "raw", "-O", "qcow2", uri, "/proc/self/fd/0"]);
     convert.stdin(new.file.try_clone().context("the image's file")?);
-    let (_, output) = finish(end_with_us(&mut convert))
+    let mut reporter = Reporter::begin(folder, device, WorkKind::Save, Some(size));
+    let reach = |printed: &[u8]| {
+        let share = share_of(printed);
+        share.into_iter().for_each(|share| reporter.reach((size as f64 * share) as u64));
+    };
+    let output = watch(end_with_us(&mut convert), reach)
         .context("qcow2 images are written by qemu-img, of Debian's package qemu-utils")?;
     said(&convert, output)?;
     Ok("an image".to_owned())
+}
+
+/// The share that qemu-img has begun to copy, of the last line in what it printed: `    (12.34/100%)`.
+fn share_of(printed: &[u8]) -> Option<f64> {
+    let (_, last) = std::str::from_utf8(printed).ok()?.rsplit_once('(')?;
+    let percent: f64 = last.split_once('/')?.0.parse().ok()?;
+    (0.0..=100.0).contains(&percent).then_some(percent / 100.0)
 }
 
 /// `spillway load`.
@@ -296,6 +309,17 @@ mod tests {
             (fs::read(&path).unwrap(), fs::read_dir(scratch.path()).unwrap().count()),
             (b"new".into(), 1)
         );
+    }
+
+    #[test]
+    fn progress_of_another_program_is_understood_or_left_out() {
+        let shares: Vec<_> = ["    (0.00/100%)\r", "    (1.00/100%)\r    (25.00/100%)\r"]
+            .map(|printed| share_of(printed.as_bytes()))
+            .into();
+        assert_eq!(shares, [Some(0.0), Some(0.25)]);
+        for other in ["", "\r", "50 %", "(", "(5", "(x/100%)", "(101/100%)", "(NaN/100%)", "(-1/100%)"] {
+            assert_eq!(share_of(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]
