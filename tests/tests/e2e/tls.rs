@@ -248,6 +248,35 @@ fn an_origin_with_tls_is_read_and_written_and_comes_back_after_an_outage() {
     assert!(fs::read(&image).expect("it")[4 << 20..5 << 20] == bytes[..1 << 20]);
 }
 
+/// Server and client change to another authority; the client is told of its files last.
+#[test]
+fn certificates_of_an_origin_that_were_read_again_hold_for_the_next_connection() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let (certificates, trust) = (old.server(), old.client(Some("cache.test")));
+    let image = certificates.write("image", vec![0; 1 << 20]);
+    let folder = format!("--tls-certificates={}", text(certificates.path()));
+    let words = ["--tls=require", "--tls-verify-peer", &folder, "file", text(&image)];
+    let mut upstream = Upstream::nbdkit(&words);
+    let uri = upstream.uri().replace("nbd+unix", "nbds+unix");
+    let server = over(&uri, &trust).flag("-v").start();
+    let mut client = server.client();
+    client.write(0, &[1; 4096]).expect("a write");
+    new.sign(&certificates, "server", "localhost", 2100);
+    new.sign(&trust, "client", "cache.test", 2100);
+    upstream.kill();
+    upstream.restart();
+    server.says("invalid peer certificate");
+    trust.write("client-key.pem", "nonsense");
+    server.signal(Signal::USR1);
+    server.says("those before are used");
+    new.sign(&trust, "client", "cache.test", 2100);
+    server.signal(Signal::USR1);
+    server.says("were read again");
+    server.says("connected again");
+    client.flush().expect("it is there again");
+    assert!(fs::read(&image).expect("it")[..4096] == [1; 4096]);
+}
+
 #[test]
 fn origins_that_are_not_what_they_say_are_refused() {
     let (authority, other) = (Authority::new(), Authority::new());

@@ -155,7 +155,7 @@ impl Endpoints {
         &self.protection
     }
 
-    /// Has clients who come from now on see the certificates as they are now.
+    /// Has connections from now on use the certificates as they are now.
     pub(crate) fn read_certificates(&self) {
         self.protection.read_again();
     }

@@ -11,6 +11,7 @@ use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use crate::address::Scheme;
 use crate::cli::distinct::InUse;
 use crate::server::remote;
+use crate::trust::Trusts;
 
 /// Opens stacks.
 #[derive(Clone)]
@@ -19,11 +20,12 @@ pub(crate) struct StackOpener {
     registry: Arc<Registry>,
     in_use: Arc<InUse>,
     dialer: Dialer,
+    trusts: Trusts,
 }
 
 impl StackOpener {
-    /// Stacks that run on `workers` and charge `budget`.
-    pub(crate) fn new(workers: &Workers, budget: &Arc<Budget>) -> Self {
+    /// Stacks that run on `workers` and charge `budget`; `trusts` has the certificates of their origins.
+    pub(crate) fn new(workers: &Workers, budget: &Arc<Budget>, trusts: Trusts) -> Self {
         let around = Surroundings {
             name: String::new(),
             env: workers.env(),
@@ -34,7 +36,7 @@ impl StackOpener {
             open_file: Arc::new(|backing| Answer::Done(open(backing))),
         };
         let registry = Registry::new(workers.env());
-        Self { around, registry, in_use: Arc::default(), dialer: Dialer::new(workers) }
+        Self { around, registry, in_use: Arc::default(), dialer: Dialer::new(workers), trusts }
     }
 
     /// What stacks run on.
@@ -56,12 +58,15 @@ impl StackOpener {
     fn around(&self, name: &str) -> Surroundings {
         let (in_use, device) = (self.in_use.clone(), name.to_owned());
         // A lock is waited for, and a file system may take its time.
-        let (dialer, env, budget) =
-            (self.dialer.clone(), self.around.env.clone(), self.around.budget.clone());
+        let (dialer, trusts) = (self.dialer.clone(), self.trusts.clone());
+        let (env, budget) = (self.around.env.clone(), self.around.budget.clone());
         let open_file = Arc::new(move |backing: &BackingDevice| {
             let (backing, env, budget) = (backing.clone(), env.clone(), budget.clone());
             match Scheme::of(&backing.path) {
-                Scheme::Nbd => Answer::pending(remote::open_nbd(backing, dialer.clone(), env, budget)),
+                Scheme::Nbd => {
+                    let (dialer, trusts) = (dialer.clone(), trusts.clone());
+                    Answer::pending(remote::open_nbd(backing, dialer, trusts, env, budget))
+                }
                 Scheme::Rbd => Answer::pending(remote::open_rbd(backing, env, budget)),
                 Scheme::Path => {
                     let (in_use, device) = (in_use.clone(), device.clone());
@@ -129,7 +134,7 @@ mod tests {
             remote: Remote::default(),
         };
         let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
-        let opener = StackOpener::new(&workers, &Budget::new(64 << 20));
+        let opener = StackOpener::new(&workers, &Budget::new(64 << 20), Trusts::default());
         let answer = (opener.around("x").open_file)(&backing);
         assert!(matches!(answer, Answer::Pending(_)) && !backing.path.exists());
         assert_eq!(spillway_io::block_on(answer).unwrap().storage.geometry().size, 1 << 20);

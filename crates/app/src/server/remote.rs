@@ -9,7 +9,7 @@ use spillway_io::{Dialer, ServerAddress, identity_of};
 use spillway_layers::surroundings::{BackingDevice, Ceph, OpenStorage, Remote};
 
 use crate::address::{Address, Place};
-use crate::trust::trust;
+use crate::trust::Trusts;
 
 /// A server, as a link reaches it.
 struct Server {
@@ -28,6 +28,7 @@ impl Dial for Server {
 pub(crate) async fn open_nbd(
     backing: BackingDevice,
     dialer: Dialer,
+    trusts: Trusts,
     env: Arc<dyn Env>,
     budget: Arc<Budget>,
 ) -> Result<OpenStorage, Error> {
@@ -36,7 +37,7 @@ pub(crate) async fn open_nbd(
     let tls = match (address.tls, &backing.remote.tls_certificates) {
         (false, _) => None,
         (true, Some(folder)) => {
-            let trust = trust(folder).map_err(|why| Error::invalid(format!("{why:#}")))?;
+            let trust = trusts.of(folder).map_err(|why| Error::invalid(format!("{why:#}")))?;
             Some((trust, address.host().to_owned()))
         }
         (true, None) => {

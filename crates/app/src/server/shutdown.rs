@@ -143,6 +143,7 @@ mod tests {
     use crate::address::Address;
     use crate::server::device::Changes;
     use crate::server::opening::StackOpener;
+    use crate::trust::Trusts;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
     use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, contract::block_on};
     use spillway_export::Export;
@@ -152,7 +153,7 @@ mod tests {
     use std::sync::mpsc;
 
     fn device(workers: &Workers) -> Arc<Device> {
-        let opening = StackOpener::new(workers, &Budget::new(Budget::UNLIMITED));
+        let opening = StackOpener::new(workers, &Budget::new(Budget::UNLIMITED), Trusts::default());
         let origin = OriginConfig::Null(null::Config { size: 1 << 20 });
         let stack = block_on(opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[])).unwrap();
         let export = Arc::new(Export::new("a", opening.aligned(&stack, false).unwrap()).unwrap());

@@ -59,7 +59,7 @@ impl Server {
         let buffers = options.buffers.clone();
         let workers = Workers::start(options).map_err(refused)?;
         service::watch(&workers);
-        let opening = StackOpener::new(&workers, &budget);
+        let opening = StackOpener::new(&workers, &budget, protection.origins.clone());
         let builder = Builder {
             folder: folder.clone(),
             opening,

@@ -16,6 +16,7 @@ use crate::address::{Address, Place};
 use crate::cli::server_options::{ServerConfig, Tls};
 use crate::exit::{Failure, refused};
 use crate::server::listening::address_of;
+use crate::trust::{Trusts, about, report};
 
 /// Names of the files, as nbdkit and QEMU have them.
 const CERTIFICATE: &str = "server-cert.pem";
@@ -29,6 +30,8 @@ pub(crate) struct Protection {
     /// Absent where there is no TLS.
     pub(crate) certificates: Option<Arc<Certificates>>,
     folder: PathBuf,
+    /// Of the server as a client of others.
+    pub(crate) origins: Trusts,
     /// The name that was given to the port, which certificates may have where they do not have its address.
     host: Option<String>,
 }
@@ -63,7 +66,8 @@ impl Protection {
         let host = config.listen.as_deref().and_then(|listen| listen.rsplit_once(':'));
         let host = host.map(|(host, _)| host.to_owned()).filter(|host| host.parse::<IpAddr>().is_err());
         let host = host.filter(|host| !host.starts_with('['));
-        Ok(Self { policy, certificates: Some(Arc::new(certificates)), folder, host })
+        let certificates = Some(Arc::new(certificates));
+        Ok(Self { policy, certificates, folder, host, origins: Trusts::default() })
     }
 
     /// Bytes to count for a connection.
@@ -97,19 +101,13 @@ impl Protection {
         Err(Failure::usage(text).into())
     }
 
-    /// Reads the certificates again, for clients who come from now on. Where that fails, those before stay.
+    /// Reads all certificates again, for connections from now on. Where that fails, those before stay.
     pub(crate) fn read_again(&self) {
+        self.origins.read_again();
         let Some(certificates) = &self.certificates else { return };
         let replaced = read(&self.folder).and_then(|pem| Ok(certificates.replace(&pem).map_err(refused)?));
-        match replaced {
-            Ok(()) => tracing::info!("{} were read again", about(&self.folder)),
-            Err(why) => tracing::error!("{}: {why:#}; those before are used", about(&self.folder)),
-        }
+        report(&self.folder, replaced);
     }
-}
-
-fn about(folder: &Path) -> String {
-    format!("the certificates in {}", folder.display())
 }
 
 fn names(list: &str) -> Result<Vec<String>> {

@@ -78,33 +78,27 @@ pub struct TrustPem {
     pub own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Which servers a client believes, and what it shows them.
-#[derive(Clone, Debug)]
-pub struct Trust(Arc<ClientConfig>);
+/// Which servers a client believes, and what it shows them. May be replaced while it connects.
+pub struct Trust(RwLock<Arc<ClientConfig>>);
 
 impl Trust {
     /// Of these files; [`spillway_core::Kind::Invalid`] names the one that is no certificate or key.
     pub fn new(pem: &TrustPem) -> Result<Self, Error> {
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(|why| wrong("TLS", &why))?
-            .with_root_certificates(roots(&pem.authority)?);
-        let config = match &pem.own {
-            None => builder.with_no_client_auth(),
-            Some((certificate, key)) => builder
-                .with_client_auth_cert(
-                    certificates("client-cert.pem", certificate)?,
-                    private_key("client-key.pem", key)?,
-                )
-                .map_err(|why| wrong("client-cert.pem and client-key.pem", &why))?,
-        };
-        Ok(Self(Arc::new(config)))
+        Ok(Self(RwLock::new(Arc::new(client_config(pem)?))))
+    }
+
+    /// New connections get these. Errors as for [`Self::new`], and then nothing has changed.
+    pub fn replace(&self, pem: &TrustPem) -> Result<(), Error> {
+        let config = client_config(pem)?;
+        *self.0.write() = Arc::new(config);
+        Ok(())
     }
 
     /// A connection to the server of this name or address, which its certificate has to have.
     pub fn connection(&self, host: &str) -> Result<ClientConnection, Error> {
         let name = ServerName::try_from(host.to_owned()).map_err(|why| wrong(host, &why))?;
-        ClientConnection::new(self.0.clone(), name).map_err(|why| wrong(host, &why))
+        let config = self.0.read().clone();
+        ClientConnection::new(config, name).map_err(|why| wrong(host, &why))
     }
 }
 
@@ -123,6 +117,17 @@ fn roots(authority: &[u8]) -> Result<RootCertStore, Error> {
         roots.add(authority).map_err(|why| wrong("ca-cert.pem", &why))?;
     }
     Ok(roots)
+}
+
+fn client_config(pem: &TrustPem) -> Result<ClientConfig, Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|why| wrong("TLS", &why))?
+        .with_root_certificates(roots(&pem.authority)?);
+    let Some((certificate, key)) = &pem.own else { return Ok(builder.with_no_client_auth()) };
+    let chain = certificates("client-cert.pem", certificate)?;
+    let key = private_key("client-key.pem", key)?;
+    builder.with_client_auth_cert(chain, key).map_err(|why| wrong("client-cert.pem and client-key.pem", &why))
 }
 
 fn config(pem: &Pem, clients: &Clients) -> Result<ServerConfig, Error> {

@@ -36,7 +36,7 @@ pub trait StartTls: Session {
 /// Which end of the connection this is.
 enum Side {
     Server(Arc<Certificates>),
-    Client(Trust, String),
+    Client(Arc<Trust>, String),
 }
 
 impl Side {
@@ -75,8 +75,8 @@ impl<S: StartTls> TlsSession<S> {
         Self::at(Side::Server(certificates), inside)
     }
 
-    /// Around `inside`, which speaks with the server of that name.
-    pub fn of_client(inside: S, trust: Trust, host: String) -> Self {
+    /// Around `inside`, which speaks with the server of that name, with the certificates that are current when TLS begins.
+    pub fn of_client(inside: S, trust: Arc<Trust>, host: String) -> Self {
         Self::at(Side::Client(trust, host), inside)
     }
 

@@ -1,5 +1,6 @@
 //! What is asked of an origin, and how its server is reached.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::session::Session;
@@ -18,7 +19,7 @@ pub trait Dial: Send + Sync {
 }
 
 /// What is asked of an [`NbdOrigin`](super::NbdOrigin).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// The server and the export, as people wrote it.
     pub address: String,
@@ -31,7 +32,7 @@ pub struct Settings {
     /// Connections at most, at least 1: more than one where the server says that a flush of one covers all.
     pub connections: usize,
     /// Whom to believe, and the name that the server has to have; without TLS where `None`.
-    pub tls: Option<(Trust, String)>,
+    pub tls: Option<(Arc<Trust>, String)>,
     /// Bytes of memory for what is acknowledged and not flushed: eight blocks of the server at least.
     pub journal_bytes: usize,
 }
