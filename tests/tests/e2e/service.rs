@@ -40,14 +40,12 @@ impl Supervisor {
 
     /// What the server says next, but for those words.
     pub(crate) fn hears_but(&self, word: &str) -> String {
-        loop {
+        until(&format!("the server says something else than {word:?}"), || {
             let mut bytes = [0; 4096];
             let count = self.socket.recv(&mut bytes).expect("the server says something");
             let said = String::from_utf8_lossy(&bytes[..count]).into_owned();
-            if said != word {
-                return said;
-            }
-        }
+            (said != word).then_some(said)
+        })
     }
 }
 
