@@ -21,7 +21,7 @@
 //! | [`work`] | how much a task does before others get their turn |
 //! | [`mod@error`] | what can go wrong in operation, as values |
 //! | [`random`] | numbers that follow from a seed |
-//! | [`contract`], [`mutant`] | what every device must do, as a suite; deliberate defects to see that tests bite |
+//! | [`contract`], [`mutant`], [`test_clock`] | what every device must do, as a suite; deliberate defects to see that tests bite; a clock for tests |
 #![forbid(unsafe_code)]
 
 pub mod block;
@@ -41,8 +41,7 @@ pub mod random;
 pub mod shutdown;
 pub mod size;
 pub mod sync;
-#[cfg(test)]
-mod test_clock;
+pub mod test_clock;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 pub mod work;

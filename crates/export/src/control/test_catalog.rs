@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-use spillway_core::{Answer, Env, Error, Kind, LocalFuture, Place, Registry, Task};
+use spillway_core::{Answer, Error, Kind, Registry};
 
 use super::catalog::Catalog;
 use super::message::{Operation, ServerVersion};
@@ -91,37 +90,4 @@ pub(super) fn shown(name: &str) -> Shown {
 
 pub(super) fn busy() -> Error {
     Error::new(Kind::Busy, "in use")
-}
-
-/// A clock that stands still.
-pub(super) struct Still;
-
-impl Env for Still {
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn coarse_now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, _: Duration) -> LocalFuture<()> {
-        unreachable!("nothing sleeps")
-    }
-
-    fn spawn(&self, _: Place, _: Task) {
-        unreachable!("nothing is spawned")
-    }
-
-    fn spawn_here(&self, _: LocalFuture<()>) {
-        unreachable!("nothing is spawned")
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
-    }
-
-    fn random(&self) -> u64 {
-        0
-    }
 }

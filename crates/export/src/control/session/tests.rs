@@ -4,9 +4,10 @@ use std::task::Waker;
 
 use spillway_core::Registry;
 use spillway_core::sync::Ordering;
+use spillway_core::test_clock::Clock;
 
 use super::super::message::decode_reply;
-use super::super::test_catalog::{Still, Toy, busy, shown};
+use super::super::test_catalog::{Toy, busy, shown};
 use super::*;
 
 fn sent(session: &mut ControlSession) -> Vec<u8> {
@@ -140,7 +141,8 @@ fn a_client_that_hangs_up_leaves_its_change_behind() {
 
 #[test]
 fn what_a_client_reports_lasts_until_it_reports_something_else_or_leaves() {
-    let toy = Arc::new(Toy { registry: Some(Registry::new(Arc::new(Still))), ..Default::default() });
+    let toy =
+        Arc::new(Toy { registry: Some(Registry::new(Arc::new(Clock::default()))), ..Default::default() });
     let registry = toy.registry.clone().expect("it has one");
     let mut session = ControlSession::new(toy);
     let mut report = |device: &str, kind: &str, done, total| {
