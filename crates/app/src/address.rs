@@ -1,13 +1,16 @@
 //! Where a device is reached, as NBD URIs and as commands to paste.
 
 use std::ffi::OsString;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use spillway_core::Error;
 use spillway_export::nbd::wire::STRING_LEN_MAX;
+
+/// What is `%XX` in a path that is part of a URI: everything but unreserved characters and slashes (RFC 3986, 2.3).
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// The port of NBD.
 const PORT: u16 = 10809;
@@ -53,7 +56,10 @@ impl Address {
     pub(crate) fn uri(&self, name: &str) -> String {
         let scheme = if self.tls { "nbds" } else { "nbd" };
         match &self.place {
-            Place::Unix(path) => format!("{scheme}+unix:///{name}?socket={}", percent_encoded(path)),
+            Place::Unix(path) => {
+                let path = percent_encode(path.as_os_str().as_bytes(), ESCAPED);
+                format!("{scheme}+unix:///{name}?socket={path}")
+            }
             Place::Tcp { host, port } if host.contains(':') => format!("{scheme}://[{host}]:{port}/{name}"),
             Place::Tcp { host, port } => format!("{scheme}://{host}:{port}/{name}"),
         }
@@ -154,35 +160,11 @@ fn of_socket(query: &str) -> Option<Place> {
     plain.then(|| Place::Unix(OsString::from_vec(path).into()))
 }
 
-/// A path as part of a URI: everything but unreserved characters and slashes as `%XX` (RFC 3986, 2.3).
-fn percent_encoded(path: &Path) -> String {
-    let mut text = String::new();
-    for &byte in path.as_os_str().as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            write!(text, "%{byte:02X}").expect("writing to a string cannot fail");
-        }
-    }
-    text
-}
-
-/// Text with its `%XX` made bytes.
+/// Text with its `%XX` made bytes; `None` where a `%` begins none.
 fn percent_decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let (byte, behind) = match first {
-            b'%' => {
-                let (digits, behind) = more.split_at_checked(2)?;
-                (u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?, behind)
-            }
-            byte => (byte, more),
-        };
-        bytes.push(byte);
-        rest = behind;
-    }
-    Some(bytes)
+    let is_escape =
+        |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+    text.split('%').skip(1).all(is_escape).then(|| percent_decode_str(text).collect())
 }
 
 /// A word as a shell reads it.
@@ -254,6 +236,7 @@ mod tests {
             ("nbd://host/x?socket=/y", "it has parameters"),
             ("nbd://host/%zz", "is no text"),
             ("nbd://host/%", "is no text"),
+            ("nbd://host/%+1", "is no text"),
             ("nbd://host/%ff", "is no text"),
             ("nbd+unix://host/x?socket=/y", "it has a host"),
             ("nbd+unix:///a", "it needs socket=PATH"),
