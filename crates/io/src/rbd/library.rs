@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use spillway_core::{Error, Kind};
 
+use crate::memory::keep_blocks_of_ceph;
+
 /// A client of a cluster (`rados_t`).
 pub(super) type Cluster = *mut c_void;
 /// A pool as a client uses it (`rados_ioctx_t`).
@@ -184,7 +186,7 @@ pub fn exit_if_loaded(code: u8) {
 impl Library {
     /// The functions; loads them when first called. [`Kind::NotFound`] names the package that is missing.
     pub(super) fn get() -> Result<&'static Self, Error> {
-        let library = LIBRARY.get_or_init(Library::load);
+        let library = LIBRARY.get_or_init(|| Library::load().inspect(|_| keep_blocks_of_ceph()));
         library.as_ref().map_err(|why| Error::new(Kind::NotFound, why.clone()))
     }
 }

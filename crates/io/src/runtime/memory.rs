@@ -67,6 +67,12 @@ const OWN_MAPPING_MIN: libc::c_int = 256 << 10;
 #[cfg(target_env = "gnu")]
 const HEAP_END_MAX: libc::c_int = 1 << 20;
 
+/// The same two limits once Ceph's library is loaded, which allocates up to an object (4 MiB) and its header at once.
+#[cfg(target_env = "gnu")]
+const CEPH_MAPPING_MIN: libc::c_int = 5 << 20;
+#[cfg(target_env = "gnu")]
+const CEPH_HEAP_END_MAX: libc::c_int = 4 << 20;
+
 /// Makes the C library's allocator give back what is freed, at once and on every thread.
 ///
 /// Left alone, it learns from the first large block that is freed to keep such blocks for reuse, up to 64 MiB for each
@@ -74,8 +80,21 @@ const HEAP_END_MAX: libc::c_int = 1 << 20;
 /// nothing.
 pub fn return_what_is_freed() {
     #[cfg(target_env = "gnu")]
-    for (option, bytes) in [(libc::M_MMAP_THRESHOLD, OWN_MAPPING_MIN), (libc::M_TRIM_THRESHOLD, HEAP_END_MAX)]
-    {
+    set_limits(OWN_MAPPING_MIN, HEAP_END_MAX);
+}
+
+/// Has the allocator keep freed blocks of up to 5 MiB, and 4 MiB at the end of each heap.
+///
+/// Ceph's library allocates a block for each message. Where each is a mapping of its own, large requests cost more in page faults than in
+/// copies. That memory is not in the budget, as nothing of the library is. Elsewhere than with glibc it does nothing.
+pub(crate) fn keep_blocks_of_ceph() {
+    #[cfg(target_env = "gnu")]
+    set_limits(CEPH_MAPPING_MIN, CEPH_HEAP_END_MAX);
+}
+
+#[cfg(target_env = "gnu")]
+fn set_limits(mapping_min: libc::c_int, heap_end_max: libc::c_int) {
+    for (option, bytes) in [(libc::M_MMAP_THRESHOLD, mapping_min), (libc::M_TRIM_THRESHOLD, heap_end_max)] {
         // SAFETY: sets a number in the allocator, whose own locks make it safe at any time.
         let taken = unsafe { libc::mallopt(option, bytes) };
         assert!(taken == 1, "the allocator refused option {option}");
