@@ -87,7 +87,7 @@ pub fn return_what_is_freed() {
 ///
 /// Ceph's library allocates a block for each message. Where each is a mapping of its own, large requests cost more in page faults than in
 /// copies. That memory is not in the budget, as nothing of the library is. Elsewhere than with glibc it does nothing.
-pub(crate) fn keep_blocks_of_ceph() {
+pub fn keep_blocks_of_ceph() {
     #[cfg(target_env = "gnu")]
     set_limits(CEPH_MAPPING_MIN, CEPH_HEAP_END_MAX);
 }
