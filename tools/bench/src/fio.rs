@@ -1,6 +1,7 @@
 //! fio against a server or device: its jobs, how many requests they have answered, and the server's processor time meanwhile.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ pub(crate) struct Contender {
     pub(crate) name: &'static str,
     pub(crate) child: Option<Child>,
     pub(crate) target: Vec<String>,
+    /// The configuration of Ceph, where fio itself is the client of a cluster.
+    pub(crate) ceph_conf: Option<PathBuf>,
     pub(crate) takes: fn(&Case) -> bool,
 }
 
@@ -47,6 +50,13 @@ pub(crate) const fn case(name: &'static str, rw: &'static str, kib: u64, jobs: u
     Case { name, rw, kib, jobs, depth }
 }
 
+/// A run of fio that has ended.
+pub(crate) struct Finished {
+    pub(crate) requests: f64,
+    /// From its first request to its last, with the flush at its end if it has one.
+    pub(crate) seconds: f64,
+}
+
 pub(crate) struct Done {
     pub(crate) requests: f64,
     /// Absent where there is no server.
@@ -77,6 +87,11 @@ pub(crate) fn processor_time(program: u32) -> Result<Duration> {
 
 /// Runs fio and returns how many requests were answered.
 pub(crate) fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f64> {
+    Ok(finish(contender, case, limits)?.requests)
+}
+
+/// Runs fio to its end.
+pub(crate) fn finish(contender: &Contender, case: &Case, limits: &str) -> Result<Finished> {
     let mut command = Command::new("fio");
     command.args(["--name=job", "--group_reporting", "--refill_buffers", "--minimal", "--thread"]);
     command.args(["--buffer_compress_percentage=50", "--norandommap", "--randrepeat=0", "--rwmixread=70"]);
@@ -85,14 +100,18 @@ pub(crate) fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f6
     command.args([format!("--size={JOB_BYTES}"), format!("--offset_increment={JOB_BYTES}")]);
     results::command(command.args(limits.split_whitespace()))?;
     command.args(&contender.target);
+    command.envs(contender.ceph_conf.iter().map(|conf| ("CEPH_CONF", conf)));
     let output = command.stdin(Stdio::null()).output().context("fio cannot be started")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find(|line| line.starts_with("3;"));
     let Some(line) = line.filter(|_| output.status.success()) else {
         bail!("fio failed on {}: {text}{}", contender.name, String::from_utf8_lossy(&output.stderr));
     };
-    // Columns of fio's terse format, version 3: KiB read and KiB written.
-    let columns: Vec<&str> = line.split(';').collect();
-    let kib: f64 = columns[5].parse::<f64>()? + columns[46].parse::<f64>()?;
-    Ok(kib / case.kib as f64)
+    // Columns of fio's terse format, version 3: KiB read and written, and milliseconds of reads and of writes.
+    let columns: Vec<f64> = [5, 46, 8, 49]
+        .iter()
+        .map(|column| Ok(line.split(';').nth(*column).context("a column of fio")?.parse()?))
+        .collect::<Result<_>>()?;
+    let requests = (columns[0] + columns[1]) / case.kib as f64;
+    Ok(Finished { requests, seconds: columns[2].max(columns[3]) / 1e3 })
 }

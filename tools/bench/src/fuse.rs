@@ -54,7 +54,7 @@ impl Peer {
         let device = LoopDevice::over(file)?;
         let filename = format!("--filename={}", device.path.display());
         let target = vec!["--ioengine=libaio".into(), "--direct=1".into(), filename];
-        let contender = Contender { name, child: None, target, takes: |_| true };
+        let contender = Contender { name, child: None, target, ceph_conf: None, takes: |_| true };
         Ok(Self { contender, _device: device, _server: server })
     }
 }

@@ -20,6 +20,7 @@ mod lz4;
 mod memory;
 mod mounted;
 mod nbd;
+mod network;
 mod pages;
 mod report;
 mod results;
@@ -66,6 +67,8 @@ cargo xtask bench folio               the page cache (E3): bytes, sectors, datab
 cargo xtask bench writecache          the write cache (E4): memory, large, churn, commits, load
 cargo xtask bench zones               dirty limits for each zone (E5), with the page cache: store; with ROUNDS given, a
                                       model of the source's machine in virtual time: model
+cargo xtask bench network             origins on a Ceph cluster and on NBD servers beside librbd, qemu-nbd and the same servers
+                                      by themselves: cache, image, server
 cargo xtask bench scale               throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench growth              the cost of a request against the size of a device, and the data it holds
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
@@ -87,7 +90,7 @@ fn main() -> ExitCode {
 /// A benchmark: its name, its parts if they have names, and how a part is run.
 type Bench = (&'static str, &'static [&'static str], fn(Rounds) -> Result<()>);
 
-const BENCHES: [Bench; 10] = [
+const BENCHES: [Bench; 11] = [
     ("nbd", &[], nbd::run),
     ("tls", &[], tls::run),
     ("vhost", &["throughput", "fairness"], vhost::run),
@@ -97,6 +100,7 @@ const BENCHES: [Bench; 10] = [
     ("folio", &folio::PARTS, folio::run),
     ("writecache", &["memory", "large", "churn", "commits", "load"], writecache::run),
     ("zones", &["store"], zones::run),
+    ("network", &network::PARTS, network::run),
     ("growth", &[], growth::run),
 ];
 

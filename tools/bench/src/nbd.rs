@@ -263,7 +263,13 @@ fn start(folder: &Path, peer: Option<&KernelZram>) -> Result<Vec<Contender>> {
             "--direct=1".into(),
             format!("--filename={}", peer.path().display()),
         ];
-        all.push(Contender { name: "kernel zram, io_uring", child: None, target, takes: |_| true });
+        all.push(Contender {
+            name: "kernel zram, io_uring",
+            child: None,
+            target,
+            ceph_conf: None,
+            takes: |_| true,
+        });
     }
     Ok(all)
 }
@@ -283,7 +289,7 @@ pub(crate) fn server(name: &'static str, folder: &Path, export: &str, words: &[&
     command.env("SPILLWAY_RUNTIME_DIR", folder).stdin(Stdio::null()).stdout(Stdio::null());
     let child = command.spawn().with_context(|| format!("{} cannot be started: install it", words[0]))?;
     let target = vec!["--ioengine=nbd".into(), format!("--uri=nbd+unix:///{export}?socket={path}")];
-    let contender = Contender { name, child: Some(child), target, takes: |_| true };
+    let contender = Contender { name, child: Some(child), target, ceph_conf: None, takes: |_| true };
     await_listener(&socket, name)?;
     Ok(contender)
 }

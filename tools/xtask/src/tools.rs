@@ -55,6 +55,12 @@ pub(crate) const BENCH: &[Need] = &[
     Need { package: "fio", probe: &["fio", "--enghelp=nbd"] },
     Need { package: "nbdkit", probe: &["nbdkit", "--version"] },
     Need { package: "qemu-utils", probe: &["qemu-nbd", "--version"] },
+    // The driver for images of Ceph.
+    Need { package: "qemu-block-extra", probe: &["dpkg", "--status", "qemu-block-extra"] },
+    Need { package: "ceph-mon", probe: &["ceph-mon", "--version"] },
+    Need { package: "ceph-mgr", probe: &["ceph-mgr", "--version"] },
+    Need { package: "ceph-osd", probe: &["ceph-osd", "--version"] },
+    Need { package: "ceph-common", probe: &["rbd", "--version"] },
     Need { package: "qemu-system-common", probe: &["qemu-storage-daemon", "--version"] },
     Need { package: "libnbd-bin", probe: &["nbdfuse", "--version"] },
     Need { package: "sqlite3", probe: &["sqlite3", "--version"] },

@@ -71,7 +71,7 @@ pub(super) fn outcomes() -> Vec<Outcome> {
         };
         let count = match name {
             "nbd" => 5,
-            "spill" | "folio-databases" | "fuse" => 3,
+            "spill" | "folio-databases" | "fuse" | "network-image" => 3,
             _ => 2,
         };
         outcome(name, (0..count).map(|number| table(&format!("{name}, table {number}"), rows())).collect())

@@ -1,0 +1,96 @@
+//! Small random writes before a cluster: through `spillway cache` on this machine's disk, beside librbd.
+//!
+//! The client flushes after each 64 writes. What it has written is drained to the image afterwards, and the image is compared with what the
+//! device held before.
+
+use anyhow::{Result, ensure};
+
+use super::rig::{Rig, address};
+use crate::fio::{Case, Contender, Finished, case, finish};
+use crate::results;
+use crate::rounds::{Rounds, drawn_order};
+use crate::table::{figure, ratio, row};
+
+const WRITES: Case = case("4K writes", "randwrite", 4, 1, 16);
+
+/// Which blocks are written: the words that have fio choose them, and the least ratio of ours to librbd with the drain.
+struct Choice {
+    name: &'static str,
+    words: &'static str,
+    drained: f64,
+}
+
+const CHOICES: [Choice; 2] = [
+    Choice { name: "blocks overwritten (zipf 1.2)", words: "--random_distribution=zipf:1.2", drained: 2.0 },
+    Choice { name: "each block once", words: "--norandommap=0", drained: 1.0 },
+];
+
+/// Least ratio of writes that are acknowledged.
+const ACKNOWLEDGED: f64 = 10.0;
+
+const IMAGES: [&str; 2] = ["direct", "cached"];
+
+/// Of a choice: librbd's writes a second, ours until the last is acknowledged, and until all are in the cluster.
+const FIGURES: usize = 3;
+
+pub(super) fn compare(rounds: Rounds) -> Result<()> {
+    let rig = Rig::new()?;
+    let [librbd, _filled] = [rig.librbd(IMAGES[0])?, rig.librbd(IMAGES[1])?];
+    let figures = rounds.measure(|round| one_round(&rig, &librbd, round, rounds))?;
+    show(&figures, rounds)
+}
+
+fn one_round(rig: &Rig, librbd: &Contender, round: usize, rounds: Rounds) -> Result<Vec<f64>> {
+    let mut figures = vec![f64::NAN; CHOICES.len() * FIGURES];
+    for turn in drawn_order(2 * CHOICES.len(), round) {
+        let (choice, at) = (&CHOICES[turn / 2], turn / 2 * FIGURES);
+        if turn % 2 == 0 {
+            let written = write(librbd, choice, rounds)?;
+            figures[at] = written.requests / written.seconds;
+        } else {
+            figures[at + 1..at + FIGURES].copy_from_slice(&through_cache(rig, choice, rounds)?);
+        }
+    }
+    Ok(figures)
+}
+
+fn write(contender: &Contender, choice: &Choice, rounds: Rounds) -> Result<Finished> {
+    let mib = mib(rounds);
+    finish(contender, &WRITES, &format!("--fsync=64 --io_size={mib}M {}", choice.words))
+}
+
+fn mib(rounds: Rounds) -> u64 {
+    rounds.pick(64, 16)
+}
+
+/// Writes a second: acknowledged, and with the drain.
+fn through_cache(rig: &Rig, choice: &Choice, rounds: Rounds) -> Result<[f64; 2]> {
+    let server = rig.cached(&address(IMAGES[1]))?;
+    let written = write(&server.contender, choice, rounds)?;
+    let content = server.content()?;
+    let drain = server.drain()?;
+    ensure!(rig.export(IMAGES[1]) == content, "the image differs from what was written");
+    Ok([written.seconds, written.seconds + drain].map(|seconds| written.requests / seconds))
+}
+
+fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
+    let row = |(choice, figures): (&Choice, &[Vec<f64>])| {
+        let [librbd, acknowledged, drained] = figures else { unreachable!("three figures of a choice") };
+        row![
+            choice.name,
+            figure(librbd, 2).times(1e-3),
+            figure(acknowledged, 2).times(1e-3),
+            ratio(acknowledged, librbd).at_least(ACKNOWLEDGED),
+            figure(drained, 2).times(1e-3),
+            ratio(drained, librbd).at_least(choice.drained),
+        ]
+    };
+    let rows = CHOICES.iter().zip(figures.chunks(FIGURES)).map(row).collect();
+    let title = format!(
+        "4 KiB random writes to an image, depth 16, a flush after each 64, {} MiB, thousand a second",
+        mib(rounds)
+    );
+    let head = ["", "librbd", "spillway cache, acknowledged", "ratio", "and drained", "ratio"];
+    let note = "After each drain `rbd export` gave what the device held before it.";
+    results::show(rounds.table(&title, &head, rows).note(note))
+}
