@@ -17,7 +17,7 @@ mod link;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,9 +51,17 @@ struct State {
     reigns: u64,
     /// There is no room for more.
     full: bool,
-    /// Clients that had to do without an answer, or without room.
-    let_down: BTreeSet<u64>,
+    told: BTreeMap<u64, Told>,
     random: Random,
+}
+
+/// What a client was told.
+#[derive(Default)]
+struct Told {
+    /// When it was last told that there was no answer in time, or no room.
+    failures: Vec<(Kind, Duration)>,
+    /// The longest that it has waited for an answer.
+    longest: Duration,
 }
 
 /// Whether a client may still write.
@@ -73,7 +81,7 @@ impl Image {
             signatures: Vec::new(),
             reigns: 0,
             full: false,
-            let_down: BTreeSet::new(),
+            told: BTreeMap::new(),
             random: Random(seed),
         };
         Arc::new(Self { env, state: Mutex::new(state) })
@@ -104,9 +112,31 @@ impl Image {
         self.state.lock().full = full;
     }
 
-    /// Whether this client once had no answer in time, or no room.
-    pub fn has_let_down(&self, client: u64) -> bool {
-        self.state.lock().let_down.contains(&client)
+    /// Whether a request of this client has failed with this kind at that moment or later: without an answer in time, or without room.
+    pub fn has_failed_since(&self, client: u64, kind: Kind, since: Duration) -> bool {
+        let state = self.state.lock();
+        let failures = state.told.get(&client).map_or(&[][..], |told| &told.failures);
+        failures.iter().any(|&(what, at)| what == kind && at >= since)
+    }
+
+    /// The longest that this client has waited for an answer.
+    pub fn longest(&self, client: u64) -> Duration {
+        self.state.lock().told.get(&client).map_or(Duration::ZERO, |told| told.longest)
+    }
+
+    /// This client has waited since `begun` for an answer.
+    fn note_wait(&self, client: u64, begun: Duration) {
+        let (mut state, now) = (self.state.lock(), self.env.now());
+        let told = state.told.entry(client).or_default();
+        told.longest = told.longest.max(now - begun);
+    }
+
+    /// This client is told now that its request has failed so.
+    fn note_failure(&self, client: u64, kind: Kind) {
+        let (mut state, now) = (self.state.lock(), self.env.now());
+        let failures = &mut state.told.entry(client).or_default().failures;
+        failures.retain(|&(what, _)| what != kind);
+        failures.push((kind, now));
     }
 
     /// Whether nothing that this client sends is carried out any more.
@@ -183,12 +213,11 @@ impl State {
     }
 
     /// Changes what is at `at`. [`Kind::Exhausted`] where that takes room that is not there.
-    fn write(&mut self, client: u64, at: u64, bytes: &[u8]) -> Result<(), Kind> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Kind> {
         let place = &mut self.content[at as usize..][..bytes.len()];
         let is_zero = |sector: &[u8]| sector.iter().all(|&byte| byte == 0);
         let mut sectors = place.chunks(SECTOR as usize).zip(bytes.chunks(SECTOR as usize));
         if self.full && sectors.any(|(old, new)| is_zero(old) && !is_zero(new)) {
-            self.let_down.insert(client);
             return Err(Kind::Exhausted);
         }
         place.copy_from_slice(bytes);

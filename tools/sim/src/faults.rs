@@ -15,23 +15,7 @@
 
 use spillway_core::Kind;
 use spillway_core::random::Random;
-use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
-
-/// Which requests a disk may make fail.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Faults {
-    /// Any request but reads.
-    pub(crate) any: bool,
-    pub(crate) reads: bool,
-}
-
-impl Faults {
-    /// Those of a disk with that plan, on what is left of it.
-    pub(crate) fn of(plan: &Plan, medium: &Medium) -> Self {
-        let bad = medium.has_bad_sectors();
-        Self { any: bad || plan.fails(), reads: bad || fails_reads(plan) }
-    }
-}
+use spillway_sim::disk::{Call, Effect, Fault, Latency, Plan};
 
 /// `plain`: the device's sectors are the disk's, so that what is lost or stored wrong is known by its sector.
 pub(crate) fn draw_plan(random: &mut Random, faulty: bool, steps: u64, plain: bool) -> Plan {

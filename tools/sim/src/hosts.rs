@@ -8,10 +8,14 @@
 //! on. Whenever the lock changes hands, the image's bytes are held against that, and what they are is what the next host begins with. What a
 //! former holder changes later shows as what nobody may find. A cache that comes back after the other host has written is refused if it
 //! holds anything; what it shows then is either the image alone, or with `recover` exactly what it had not written back, over the image.
+//!
+//! Nothing fails because something may: an error needs a cause that a client of the image, or a cache device, was told of
+//! ([`Guest::may_fail`]). A call to a cache device that hangs is none.
 
 mod ending;
 mod guest;
 mod host;
+mod waiting;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,9 +34,6 @@ use crate::scenario::{Phase, Scenario};
 use crate::turn::{Ends, Refused, Turn};
 use guest::{Guest, Shared, Site};
 use host::{Host, How, Machine, Opening};
-
-/// Steps of the executor after which a phase is called stuck.
-const STEPS_MAX: u64 = 3_000_000;
 
 /// What a story came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,6 +154,7 @@ impl Story {
             }
         }
         loop {
+            let begun = self.shared.world.now();
             let opened = self.try_open(turn.host, how, true)?;
             let behind = self.hosts[turn.host].is_behind(self.last_writer);
             let error = match opened {
@@ -164,7 +166,7 @@ impl Story {
                 Some(Err(error)) => error,
             };
             if how != How::Open || !behind || !error.message().contains("another host") {
-                if self.may_fail_to_open(turn.host) {
+                if self.may_fail_to_open(turn.host, error.kind, begun) {
                     return Ok(false);
                 }
                 return Err(Violation(format!("the stack cannot be opened for no reason: {error}")));
@@ -178,10 +180,13 @@ impl Story {
         }
     }
 
-    /// Whether there is a reason for a stack not to open.
-    fn may_fail_to_open(&self, host: usize) -> bool {
+    /// Whether there is a reason for a stack whose opening began at `begun` to fail so.
+    fn may_fail_to_open(&self, host: usize, kind: Kind, begun: Duration) -> bool {
         let machine = self.machine(host);
-        machine.faults.any || self.image.has_let_down(machine.client())
+        match kind.passes() {
+            true => self.image.has_failed_since(machine.client(), kind, begun),
+            false => machine.disk.answers().has_error_since(None, begun),
+        }
     }
 
     /// Whether the client that has the lock has power.
@@ -241,7 +246,7 @@ impl Story {
             site: Rc::new(site),
             reign: shared.reign.get(),
             client: machine.client(),
-            faults: machine.faults,
+            disk: machine.disk.clone(),
             shared: shared.clone(),
         });
         Ok(())
@@ -329,27 +334,6 @@ impl Story {
             0 => Ok(()),
             used => Err(Violation(format!("a host is gone, but {used} bytes are still charged"))),
         }
-    }
-
-    /// Goes on until something is done.
-    fn until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), Violation> {
-        for _ in 0..STEPS_MAX {
-            if let Some(violation) = self.shared.violation.borrow_mut().take() {
-                return Err(violation);
-            }
-            if done(self) {
-                return Ok(());
-            }
-            if !self.shared.world.go_on() {
-                return Err(Violation(
-                    "nothing is ready and nobody sleeps: a request is never answered".into(),
-                ));
-            }
-            self.notice_reign()?;
-            let guests = self.hosts.iter().filter_map(|host| host.machine.as_ref()?.guest.as_ref());
-            guests.for_each(|guest| guest.site.stack.device.verify());
-        }
-        Err(Violation(format!("a request is not answered within {STEPS_MAX} steps")))
     }
 
     /// Where the last step has taken the lock: what the image holds now is what its new holder begins with.

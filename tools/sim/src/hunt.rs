@@ -145,7 +145,7 @@ fn works_without_defect(row: &'static Row, job: Job) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use spillway_sim::workload::Act;
+    use spillway_sim::workload::{Act, Step};
     use spillway_simulate::run::run;
     use spillway_simulate::scenario::Scenario;
 
@@ -177,6 +177,28 @@ mod tests {
         mutant::choose("");
         let seed = torn.expect("some copy is torn");
         run(&without_flushes(row, seed)).unwrap();
+    }
+
+    /// The story of a seed in which a client of each phase does not wait for its first write.
+    fn with_a_withdrawn_write(row: &'static Row, seed: u64) -> Scenario {
+        let mut story = Scenario::draw(row, seed);
+        let act = Act::Write { look: 0, fua: false };
+        let withdrawn = Step { client: 0, act, first: 0, count: 8, withdraw: Some(0) };
+        story.phases.iter_mut().for_each(|phase| phase.steps.insert(0, withdrawn));
+        story
+    }
+
+    #[test]
+    fn a_drain_that_leaves_something_is_noticed_though_a_client_has_not_waited_for_a_write() {
+        let row = stacks::find("page-cache-over-write-cache-over-rbd").unwrap();
+        mutant::choose("stack: drain the last part alone");
+        let left = (1..2000).find(|&seed| {
+            run(&with_a_withdrawn_write(row, seed))
+                .is_err_and(|violation| violation.0.starts_with("on the image"))
+        });
+        mutant::choose("");
+        let seed = left.expect("some page cache is not drained");
+        run(&with_a_withdrawn_write(row, seed)).unwrap();
     }
 
     #[test]

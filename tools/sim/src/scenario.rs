@@ -311,6 +311,8 @@ fn put_hang(random: &mut Random, row: &Row, phases: &mut [Phase]) {
     }
     let phase = &mut phases[random.below(phases.len() as u64) as usize];
     let number = random.below(1 + u64::from(row.cache.is_some())) as usize;
+    // Hosts have a cache device alone.
+    let number = if row.hosts { usize::from(row.cache.is_some()) } else { number };
     let seconds = [None, None, None, Some(1), Some(20), Some(120)][random.below(6) as usize];
     let call = [None, Some(Call::Read), Some(Call::Write), Some(Call::Sync), Some(Call::Zero)]
         [random.below(5) as usize];

@@ -70,7 +70,11 @@ impl StickyError {
 
     /// The same for a `wait` that needs what is below: a failure that passes ends it too, if it comes later than this call.
     pub async fn or_passing<T>(&self, wait: impl Future<Output = T>) -> Result<T, Kind> {
-        let passed = self.passed.reached(self.passing.load(Ordering::Acquire) + 1);
+        let before = match mutant::on("sticky error: what has passed ends later waits") {
+            true => self.passing.load(Ordering::Acquire).saturating_sub(1),
+            false => self.passing.load(Ordering::Acquire),
+        };
+        let passed = self.passed.reached(before + 1);
         match select(pin!(self.or(wait)), passed).await {
             Either::Left((result, _)) => result,
             Either::Right(_) if self.exhausted.load(Ordering::Acquire) => Err(Kind::Exhausted),

@@ -299,6 +299,9 @@ impl Backing {
             match result {
                 Ok(0) => return (Err(Kind::Io), buf),
                 Ok(_) if mutant::on("file: stop at a short write") => break,
+                Ok(count) if done + count < buf.len() && mutant::on("file: fail at a short write") => {
+                    return (Err(Kind::Io), buf);
+                }
                 Ok(count) => done = advanced(done, count, &buf),
                 Err(kind) => return (Err(kind), buf),
             }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillway_core::env::within;
 use spillway_core::{Kind, Place, mutant, task};
 use spillway_policy::commits::{self, Action};
 use spillway_policy::free_runs::Run;
@@ -145,7 +146,7 @@ impl Core {
         }
         self.write_entries(&runs, committed, before).await?;
         if !mutant::on("write_cache: skip the flush before the superblock") {
-            self.cache.flush().await?;
+            self.flush_cache().await?;
         }
         self.write_superblock(committed).await?;
         // Before the slices: a version that a failed batch or zeroing gives back in between is dropped by one side or the other.
@@ -160,6 +161,16 @@ impl Core {
         self.write_back_for_waiters();
         self.age_if_due();
         Ok(())
+    }
+
+    /// Makes durable what the cache device has answered.
+    async fn flush_cache(&self) -> Result<(), Kind> {
+        match mutant::on("write_cache: give up a flush of the cache device that takes long") {
+            true => {
+                within(&*self.env, Duration::from_secs(1), self.cache.flush()).await.unwrap_or(Err(Kind::Io))
+            }
+            false => self.cache.flush().await,
+        }
     }
 
     /// Runs of blocks of the metadata with entries that a commit of a sealed epoch makes visible.
@@ -214,7 +225,7 @@ impl Core {
             clearing.iter().for_each(|block| self.layout.add_metadata_block(block.0, &mut blocks));
             self.write_entries(&self.layout.metadata_runs(blocks), committed, committed).await?;
             if !mutant::on("write_cache: skip the flush after clearing") {
-                self.cache.flush().await?;
+                self.flush_cache().await?;
             }
         }
         let mut left = 0;

@@ -63,6 +63,10 @@ impl Core {
         {
             return request.answer(Err(kind));
         }
+        if mutant::on("write_cache: a read waits for the commit under way") {
+            let commit = self.journal.committed.reached(self.journal.wanted.current());
+            let _ = self.journal.failure.or(commit).await;
+        }
         let (origin, len) = self.blocks(request.range);
         let reading = self.look_up(origin, len).await;
         self.counts.add(Count::Reads, len);

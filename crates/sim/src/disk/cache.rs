@@ -147,10 +147,6 @@ impl Cache {
         self.medium.bad.range((at / SECTOR) as usize..((at + len) / SECTOR) as usize).next().is_some()
     }
 
-    pub(super) fn has_bad_sectors(&self) -> bool {
-        self.medium.has_bad_sectors()
-    }
-
     pub(super) fn take_off(&mut self, at: u64, bytes: &[u8]) -> u64 {
         let number = self.medium.next;
         self.medium.next += 1;

@@ -28,6 +28,7 @@
 //!
 //! What stories draw of it is what the layers above promise something about; see `scenario`.
 
+mod answers;
 mod cache;
 mod fault;
 mod latency;
@@ -38,6 +39,7 @@ mod state;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::random::Random;
 use spillway_core::storage::Moved;
@@ -50,6 +52,7 @@ use spillway_core::{
 use cache::Cache;
 use state::State;
 
+pub use answers::Answers;
 pub use cache::Tear;
 pub use fault::{Call, Effect, Fault};
 pub use latency::Latency;
@@ -88,6 +91,7 @@ impl Disk {
             ignored: None,
             forgot: false,
             hung: Vec::new(),
+            answers: Answers::default(),
             head: 0,
         };
         Self { name: "disk", state: Arc::new(Mutex::new(state)), env, geometry }
@@ -170,9 +174,9 @@ impl Disk {
         self.state.lock().gone
     }
 
-    /// Whether some sectors cannot be read.
-    pub fn has_bad_sectors(&self) -> bool {
-        self.state.lock().cache.has_bad_sectors()
+    /// How calls were answered so far.
+    pub fn answers(&self) -> Answers {
+        self.state.lock().answers
     }
 
     /// Sectors that hold what nobody wrote there, since this was last asked: first and count.
@@ -196,11 +200,9 @@ impl Disk {
             (powered.then(|| state.strike(call)), nanos)
         };
         let Some(effect) = effect else { return std::future::pending().await };
-        self.env.sleep(std::time::Duration::from_nanos(nanos)).await;
+        self.env.sleep(Duration::from_nanos(nanos)).await;
         match effect {
-            Some(Effect::Hang(Some(seconds))) => {
-                self.env.sleep(std::time::Duration::from_secs(seconds)).await
-            }
+            Some(Effect::Hang(Some(seconds))) => self.env.sleep(Duration::from_secs(seconds)).await,
             Some(Effect::Hang(None)) => {
                 self.state.lock().hung.push((call, range));
                 std::future::pending().await
@@ -219,7 +221,7 @@ impl Disk {
             (done, state.plan.latency.answer_nanos(&mut state.random))
         };
         if late > 0 {
-            self.env.sleep(std::time::Duration::from_nanos(late)).await;
+            self.env.sleep(Duration::from_nanos(late)).await;
         }
         match value {
             Some(value) => value,
@@ -246,8 +248,11 @@ impl Disk {
             tracing::debug!("{}, boundary {boundaries}: {call:?} {first}+{count} {end:?}", self.name);
         };
         log(&format_args!("begins"));
+        let begun = self.env.now();
         let done = work.await;
-        log(&result(&done));
+        let result = result(&done);
+        self.state.lock().answers.note(call, result, begun, self.env.now());
+        log(&result);
         done
     }
 

@@ -3,6 +3,7 @@
 use spillway_core::random::Random;
 use spillway_core::{ByteRange, Kind, SECTOR};
 
+use super::answers::Answers;
 use super::cache::Cache;
 use super::fault::{Call, Effect, Fault};
 use super::latency::Latency;
@@ -62,6 +63,7 @@ pub(super) struct State {
     pub(super) forgot: bool,
     /// Calls that never end.
     pub(super) hung: Vec<(Call, ByteRange)>,
+    pub(super) answers: Answers,
     pub(super) head: u64,
 }
 

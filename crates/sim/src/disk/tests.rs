@@ -52,6 +52,22 @@ fn a_write_that_fails_may_have_stored_some_sectors() {
 }
 
 #[test]
+fn a_failure_is_one_of_its_call_and_of_its_moment() {
+    let world = World::new(1);
+    let fail = Fault { call: Some(Call::Sync), nth: 0, effect: Effect::Fail(Kind::Io), sticky: false };
+    let plan = Plan { faults: vec![fail], ..Plan::default() };
+    let disk = Disk::new(world.clone(), Medium::new(4096), BlockSize::PAGE, plan, 1);
+    assert!(!disk.answers().has_error_since(None, Duration::ZERO), "a fault is planned, and none has struck");
+    world.run(Answer::Pending(disk.sync())).unwrap_err();
+    let now = world.now();
+    assert!(
+        disk.answers().has_error_since(None, now) && disk.answers().has_error_since(Some(Call::Sync), now)
+    );
+    assert!(!disk.answers().has_error_since(Some(Call::Read), Duration::ZERO));
+    assert!(!disk.answers().has_error_since(None, now + Duration::from_nanos(1)));
+}
+
+#[test]
 fn a_call_that_hangs_is_carried_out_in_the_end_or_holds_nothing_up() {
     let world = World::new(1);
     let hang =
@@ -65,6 +81,10 @@ fn a_call_that_hangs_is_carried_out_in_the_end_or_holds_nothing_up() {
     };
     let (result, _) = world.run(Answer::Pending(write(0, 1)));
     assert_eq!((result, world.now().as_secs()), (Ok(4096), 60));
+    assert_eq!(
+        (disk.answers().longest().as_secs(), disk.answers().has_error_since(None, Duration::ZERO)),
+        (60, false)
+    );
     let mut hung = write(4096, 2);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     while disk.hung().is_empty() {

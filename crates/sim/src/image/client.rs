@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::env::within;
 use spillway_core::storage::{Connection, Moved};
@@ -119,10 +120,9 @@ impl Shared {
         work: impl FnMut(&mut State, ByteRange) -> T + 'static,
     ) -> Result<T, Kind> {
         if self.closed.load(Ordering::SeqCst) {
-            Err(Kind::Io)
-        } else {
-            self.in_time(self.send(bytes, work)).await?
+            return Err(Kind::Io);
         }
+        self.in_time(self.send(bytes, work)).await?
     }
 
     async fn send<T: Send + 'static>(
@@ -149,10 +149,19 @@ impl Shared {
 
     /// What comes of `work` before the patience ends.
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Kind> {
-        let Some(patience) = self.link.patience else { return Ok(work.await) };
-        let ended = within(&*self.image.env, patience, work).await;
+        let begun = self.image.env.now();
+        if mutant::on("image: wait for nothing any more once an answer was late")
+            && self.image.has_failed_since(self.number, Kind::Unreachable, Duration::ZERO)
+        {
+            return Err(Kind::Unreachable);
+        }
+        let ended = match self.link.patience {
+            Some(patience) => within(&*self.image.env, patience, work).await,
+            None => Some(work.await),
+        };
+        self.image.note_wait(self.number, begun);
         ended.ok_or_else(|| {
-            self.image.state.lock().let_down.insert(self.number);
+            self.image.note_failure(self.number, Kind::Unreachable);
             Kind::Unreachable
         })
     }
@@ -184,18 +193,19 @@ impl Shared {
         self.ready(range).await?;
         // Lasts as long as the change, of which the end is not told to anybody once it was given up.
         let late: Arc<Mutex<Option<HeldRange>>> = Arc::default();
-        let (of_change, number, mut outcome) = (late.clone(), self.number, Ok(()));
+        let (of_change, mut outcome) = (late.clone(), Ok(()));
         let changed = self.ask(range.len, move |state, piece| {
             let (_until_it_ends, from) = (&of_change, piece.offset as usize);
             let bytes = &bytes[from..from + piece.len as usize];
-            outcome = outcome.and_then(|()| state.write(number, at + piece.offset, bytes));
+            outcome = outcome.and_then(|()| state.write(at + piece.offset, bytes));
             outcome
         });
         let changed = changed.await;
         if changed == Err(Kind::Unreachable) && Arc::strong_count(&late) > 1 {
             *late.lock() = Some(self.late.hold(range));
         }
-        changed?
+        let changed = changed?;
+        changed.inspect_err(|&kind| self.image.note_failure(self.number, kind))
     }
 
     async fn close(self: Arc<Self>) {

@@ -56,3 +56,26 @@ fn what_is_on_its_way_from_one_that_is_locked_out_arrives_nowhere() {
         assert!(image.content()[..4096].iter().all(|&byte| byte == 0), "seed {seed}");
     }
 }
+
+#[test]
+fn a_failure_is_one_of_its_client_and_kind_and_of_its_moment() {
+    let world = World::new(1);
+    let image = Image::new(world.clone(), 1 << 20, 1);
+    let link = Arc::new(Link::new(Some(Duration::from_millis(500))));
+    let (shared, over) = (image.clone(), link.clone());
+    let opened = async move { Client::open(&shared, &over, false, true).await };
+    let client = world.run(Answer::pending(opened)).unwrap();
+    image.set_full(true);
+    assert_eq!(write(&world, &client, 0, 1), Err(Kind::Exhausted));
+    let (number, full) = (client.number(), world.now());
+    link.set_cut(true);
+    assert_eq!(write(&world, &client, 0, 1), Err(Kind::Unreachable));
+    let silent = world.now();
+    let failed = |kind, since| image.has_failed_since(number, kind, since);
+    assert!(failed(Kind::Exhausted, full) && !failed(Kind::Exhausted, silent));
+    assert!(
+        failed(Kind::Unreachable, silent) && !failed(Kind::Unreachable, silent + Duration::from_nanos(1))
+    );
+    assert!(!image.has_failed_since(number + 1, Kind::Unreachable, Duration::ZERO));
+    assert_eq!(image.longest(number), Duration::from_millis(500));
+}

@@ -1,15 +1,16 @@
 //! How a host gives the image back in order.
 
-use spillway_core::{Attributes, Value};
+use spillway_core::{Attributes, Env, Value};
 use spillway_sim::model::Violation;
 
 use super::Story;
-use super::guest::Kept;
+use super::waiting::PATIENCE;
 use crate::turn::Ends;
 
 impl Story {
     /// Ends a host in order, as a server does, after a drain or without.
     pub(super) fn hand_over(&mut self, host: usize, ends: Ends) -> Result<(), Violation> {
+        let begun = self.shared.world.now();
         if ends == Ends::HandOver && self.row().cache.is_some() {
             self.drain(host)?;
         }
@@ -19,8 +20,9 @@ impl Story {
         let guest = self.guest(host).clone();
         let done = self.machine(host).spawn(async move {
             for part in guest.site.stack.parts.iter().filter_map(|part| part.suspend.as_ref()) {
+                let begun = guest.now();
                 if let Err(error) = part.suspend().await
-                    && !guest.may_fail()
+                    && !guest.may_fail(error.kind, begun)
                 {
                     guest.shared.fail(format!("a stop fails for no reason: {error}"));
                 }
@@ -30,6 +32,10 @@ impl Story {
         });
         self.until(|story| done.get() || story.is_cut(host))?;
         if !self.is_cut(host) {
+            let (took, hung) = (self.shared.world.now() - begun, self.machine(host).disk.answers().longest());
+            if took > PATIENCE + hung {
+                return Err(Violation(format!("a stop takes {took:?}, and a call at most {hung:?}")));
+            }
             if self.image.owner().is_some() {
                 return Err(Violation("a host has stopped, and the image is locked".into()));
             }
@@ -38,44 +44,33 @@ impl Story {
         self.power_off(host)
     }
 
-    /// Empties the write cache: the image has everything from then on.
+    /// Empties the write cache: the image has everything from then on, whatever clients have not waited for.
     fn drain(&mut self, host: usize) -> Result<(), Violation> {
-        let guest = self.guest(host).clone();
-        let state = move || {
-            let state = guest.site.stack.get("drain_state").ok();
-            state.and_then(|state| state.choice()).unwrap_or("unknown")
-        };
-        let guest = self.guest(host).clone();
-        let begun = self.machine(host).spawn(async move {
+        let (guest, begun) = (self.guest(host).clone(), self.guest(host).now());
+        let asked = self.machine(host).spawn(async move {
             if let Err(error) = guest.site.stack.set("drain", Value::U64(1)).await
-                && !guest.may_fail()
+                && !guest.may_fail(error.kind, begun)
             {
                 guest.shared.fail(format!("a drain fails for no reason: {error}"));
             }
         });
-        self.until(|story| (begun.get() && state() != "running") || story.is_cut(host))?;
+        let guest = self.guest(host).clone();
+        self.until(|story| (asked.get() && guest.drain_state() != "running") || story.is_cut(host))?;
         if self.is_cut(host) {
             return Ok(());
         }
-        // After an error of a page cache nobody may rely on it.
-        let failed =
-            self.guest(host).site.stack.get("page_cache.error").is_ok_and(|error| error != Value::None);
-        if (failed || state() != "complete") && self.guest(host).may_fail() {
-            return Ok(());
+        if guest.drain_state() != "complete" || guest.has_failed("page_cache") {
+            return match guest.may_fail_somehow(begun) {
+                true => Ok(()),
+                false => Err(Violation(format!("a drain ends as {} for no reason", guest.drain_state()))),
+            };
         }
-        if state() != "complete" {
-            return Err(Violation(format!("a drain ends as {} for no reason", state())));
-        }
-        let Kept { model, sectors, withdrawn } = &self.hosts[host].kept;
+        self.hosts[host].kept.sectors.borrow_mut().clear();
         let mut image = self.shared.image.borrow_mut();
-        *image = model.borrow().clone();
+        *image = self.hosts[host].kept.model.borrow().clone();
         image.settle_durable();
-        drop(image);
-        if withdrawn.get() {
-            return Ok(());
-        }
-        sectors.borrow_mut().clear();
-        // Before the stop, which writes back as well. What was withdrawn may still change it.
-        self.find_image()
+        // Before the stop, which writes back as well. What was withdrawn may still change it, and nothing else.
+        let found = image.compare(0, &self.image.content());
+        found.map_err(|Violation(words)| Violation(format!("on the image, after a drain: {words}")))
     }
 }

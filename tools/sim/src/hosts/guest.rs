@@ -10,6 +10,7 @@ use spillway_core::{
     Aligned, Attributes, ByteRange, Env, Flags, IoBuf, Kind, Op, Reply, Request, SECTOR, Value,
 };
 use spillway_layers::stack::Stack;
+use spillway_sim::disk::{Call, Disk};
 use spillway_sim::image::Image;
 use spillway_sim::model::{Change, End, Model, Violation};
 use spillway_sim::payload;
@@ -17,8 +18,10 @@ use spillway_sim::workload::{Act, Step};
 use spillway_sim::world::World;
 
 use crate::dropping::Dropping;
-use crate::faults::Faults;
 use crate::row::Row;
+
+/// Calls that an attempt to write something back makes one after the other, at most: one that has failed is told of after the others.
+const ATTEMPT_CALLS: u32 = 4;
 
 /// Sectors that are read at a time when everything is looked at.
 const LOOK_SECTORS: u64 = 64;
@@ -52,8 +55,6 @@ pub(super) struct Kept {
     pub(super) model: Rc<RefCell<Model>>,
     /// Sectors of the blocks that its cache may have and the image not.
     pub(super) sectors: Rc<RefCell<BTreeSet<u64>>>,
-    /// A client has not waited for the end of a change.
-    pub(super) withdrawn: Rc<Cell<bool>>,
 }
 
 /// An open stack.
@@ -71,8 +72,8 @@ pub(super) struct Guest {
     /// The reign of its host, and the client that it is of the cluster.
     pub(super) reign: u64,
     pub(super) client: u64,
-    /// What its cache device makes fail.
-    pub(super) faults: Faults,
+    /// Its host's cache device.
+    pub(super) disk: Arc<Disk>,
 }
 
 impl Guest {
@@ -81,20 +82,44 @@ impl Guest {
         self.shared.reign.get() == self.reign
     }
 
-    /// Whether something has had no answer from the image in time, or no room there: what needs that may have failed.
-    pub(super) fn is_let_down(&self) -> bool {
-        self.shared.cluster.has_let_down(self.client)
+    pub(super) fn now(&self) -> Duration {
+        self.shared.world.now()
     }
 
-    /// Whether work of the host itself may fail.
-    pub(super) fn may_fail(&self) -> bool {
-        self.faults.any || self.is_let_down()
+    /// Whether there is a reason for work that began at `begun` to fail so. What passes has failed at the image since, or in an attempt that may
+    /// have been under way; anything else at the cache device, since or, where an error sticks, in this life of the host.
+    pub(super) fn may_fail(&self, kind: Kind, begun: Duration) -> bool {
+        if kind.passes() {
+            let longest = self.shared.cluster.longest(self.client).max(self.disk.answers().longest());
+            let since = begun.saturating_sub(longest * ATTEMPT_CALLS);
+            return self.shared.cluster.has_failed_since(self.client, kind, since);
+        }
+        let sticks = self.has_failed("page_cache") || self.has_failed("write_cache");
+        let since = if sticks { Duration::ZERO } else { begun };
+        self.disk.answers().has_error_since(None, since)
     }
 
-    /// Whether there is a reason for a request to fail so.
-    fn is_excused(&self, op: Op, kind: Kind) -> bool {
-        kind.passes() && self.is_let_down()
-            || if op == Op::Read { self.faults.reads } else { self.faults.any }
+    /// The same for a request. Reads go on after an error.
+    fn is_excused(&self, op: Op, kind: Kind, begun: Duration) -> bool {
+        match op {
+            Op::Read if !kind.passes() => self.disk.answers().has_error_since(Some(Call::Read), begun),
+            _ => self.may_fail(kind, begun),
+        }
+    }
+
+    /// The same where it is not said how.
+    pub(super) fn may_fail_somehow(&self, begun: Duration) -> bool {
+        [Kind::Unreachable, Kind::Exhausted, Kind::Io].into_iter().any(|kind| self.may_fail(kind, begun))
+    }
+
+    /// Whether an error of this cache is said to stick.
+    pub(super) fn has_failed(&self, part: &str) -> bool {
+        self.site.stack.get(&format!("{part}.error")).is_ok_and(|error| error != Value::None)
+    }
+
+    pub(super) fn drain_state(&self) -> &'static str {
+        let state = self.site.stack.get("drain_state").ok();
+        state.and_then(|state| state.choice()).unwrap_or("unknown")
     }
 
     pub(super) async fn look_at_everything(self) {
@@ -121,16 +146,16 @@ impl Guest {
     }
 
     pub(super) async fn set(&self, attribute: usize, value: usize) {
-        let (name, values) = self.shared.row.knobs[attribute];
+        let ((name, values), begun) = (self.shared.row.knobs[attribute], self.now());
         if let Err(error) = self.site.stack.store(name, values[value]).await
             && self.reigns()
-            && !self.may_fail()
+            && !self.may_fail(error.kind, begun)
         {
             self.shared.fail(format!("setting {name} to {} fails: {error}", values[value]));
         }
     }
 
-    async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
+    pub(super) async fn read(&self, first: u64, count: u64, withdraw: Option<u8>) {
         let number = self.kept.model.borrow_mut().begin_read(first, count);
         let request = Request::read(first * SECTOR, IoBuf::new((count * SECTOR) as usize));
         let reply = self.ask(request, withdraw).await;
@@ -167,9 +192,6 @@ impl Guest {
         let below = self.reigns().then(begin);
         let end = self.ask(request, step.withdraw).await.map(|reply| end(reply.result, durable));
         let end = end.unwrap_or(End::Withdrawn);
-        if end == End::Withdrawn {
-            self.kept.withdrawn.set(true);
-        }
         self.kept.model.borrow_mut().end_write(number, end);
         let Some(number) = below.filter(|_| self.reigns()) else { return };
         let end = match end {
@@ -213,7 +235,7 @@ impl Guest {
         let (op, range) = (request.op, request.range);
         let (first, count) = (range.offset / SECTOR, range.len / SECTOR);
         tracing::debug!("reign {}: {op:?} {first}+{count} begins", self.reign);
-        let (late, failed) = (!self.reigns(), self.has_failed());
+        let (begun, late, failed) = (self.now(), !self.reigns(), self.refuses());
         // It has seen that the image is another's. A discard within a block does nothing.
         let fenced = self.site.stack.get("connection").is_ok_and(|state| state.choice() == Some("fenced"));
         let must_fail = if fenced { op != Op::Discard } else { late && self.must_fail(op) };
@@ -223,7 +245,7 @@ impl Guest {
         self.shared.answers.set(self.shared.answers.get() + 1);
         self.shared.world.note(u64::from(reply.result.is_ok()) ^ range.offset << 8);
         match reply.result {
-            Err(kind) if self.reigns() && !self.is_excused(op, kind) => {
+            Err(kind) if self.reigns() && !self.is_excused(op, kind, begun) => {
                 self.shared.fail(format!("{op:?} of {range:?} fails with {kind:?} for no reason"));
             }
             Ok(()) if must_fail => {
@@ -240,9 +262,8 @@ impl Guest {
     }
 
     /// Whether the write cache has failed for good, and clients reach it themselves.
-    fn has_failed(&self) -> bool {
-        let error = |part: &str| self.site.stack.get(&format!("{part}.error"));
-        error("page_cache").is_err() && error("write_cache").is_ok_and(|error| error != Value::None)
+    fn refuses(&self) -> bool {
+        self.site.stack.get("page_cache.error").is_err() && self.has_failed("write_cache")
     }
 
     /// Whether a request needs the image.

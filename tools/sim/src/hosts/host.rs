@@ -10,13 +10,12 @@ use spillway_core::{Aligned, Answer, Budget, Env, Error, Works};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_layers::write_cache::OldCache;
-use spillway_sim::disk::{Disk, Effect, Medium};
+use spillway_sim::disk::{Disk, Medium};
 use spillway_sim::image::{Client, Image, Link};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
 use super::guest::{Guest, Kept, Site};
-use crate::faults::Faults;
 use crate::power::{Power, Powered};
 use crate::row::{CACHE, Row};
 use crate::scenario::Phase;
@@ -59,7 +58,6 @@ impl Host {
             kept: Kept {
                 model: Rc::new(RefCell::new(row.model(false).with_passing_failures())),
                 sectors: Rc::default(),
-                withdrawn: Rc::default(),
             },
             had: None,
             clients: Vec::new(),
@@ -81,14 +79,12 @@ pub(super) struct Machine {
     power: Arc<Power>,
     env: Arc<dyn Env>,
     pub(super) link: Arc<Link>,
-    disk: Arc<Disk>,
+    pub(super) disk: Arc<Disk>,
     pub(super) budget: Arc<Budget>,
     /// Its client of the image; 0 before it is one.
     client: Arc<AtomicU64>,
     /// Its cache device keeps its power when it stops.
     keeps: bool,
-    /// That device may fail, or some of it cannot be read.
-    pub(super) faults: Faults,
     pub(super) guest: Option<Guest>,
 }
 
@@ -98,10 +94,7 @@ pub(super) type Opening = Rc<OnceCell<Result<Site, Error>>>;
 impl Machine {
     /// Has power from now on.
     pub(super) fn start(row: &Row, world: &Arc<World>, medium: &Medium, phase: &Phase, seed: u64) -> Self {
-        let (power, mut plan) = (Power::on(world), phase.cache_plan.clone());
-        // The other host goes on beside what hangs.
-        plan.faults.retain(|fault| !matches!(fault.effect, Effect::Hang(_)));
-        let faults = Faults::of(&plan, medium);
+        let (power, plan) = (Power::on(world), phase.cache_plan.clone());
         let disk = Disk::new(
             world.clone(),
             medium.clone(),
@@ -117,7 +110,6 @@ impl Machine {
             budget: row.budget(false),
             client: Arc::default(),
             keeps: phase.keeps_power[1],
-            faults,
             guest: None,
         }
     }
