@@ -248,7 +248,10 @@ outlives() {
     # Nothing waits.
     systemctl start spillway@plain
     device=$(of_service spillway-plain attach plain) || failed "attaching a disk that was given up"
+    exec 3< "$device"
     systemctl stop spillway@plain
+    refused 4 "$device is in use, and its server is gone" of_service spillway-plain detach plain
+    exec 3<&-
     refused 1 "may be lost" of_service spillway-plain detach plain
     [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
     refused 3 "no server has a device" of_service spillway-plain detach plain

@@ -20,7 +20,7 @@ use spillway_io::nbd_device::is_swap;
 
 use super::file_system::expect_blank;
 use crate::client::connection::Connection;
-use crate::client::program::{self, finish, run};
+use crate::client::program::{self, run};
 use crate::runtime_folder::RuntimeFolder;
 
 /// Users from this number on are people, not services (SYS_UID_MAX of login.defs(5) is one less).
@@ -75,7 +75,7 @@ pub(super) fn stop(device: &Path) -> Result<()> {
     let mut said = false;
     while is_swap(device) {
         let mut command = Command::new("swapoff");
-        let (_, output) = finish(command.arg(device).stdin(Stdio::null()))?;
+        let output = command.arg(device).stdin(Stdio::null()).output().context("swapoff cannot be run")?;
         if !is_short_of_memory(output.status) {
             program::said(&command, output)?;
             continue;
