@@ -91,6 +91,7 @@ fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
         mib(rounds)
     );
     let head = ["", "librbd", "spillway cache, acknowledged", "ratio", "and drained", "ratio"];
-    let note = "After each drain `rbd export` gave what the device held before it.";
-    results::show(rounds.table(&title, &head, rows).note(note))
+    let drained = "After each drain `rbd export` gave what the device held before it.";
+    let flushes = "fio fills its queue with flushes until one has ended: after each 64 writes nothing else is in flight.";
+    results::show(rounds.table(&title, &head, rows).note(drained).note(flushes))
 }
