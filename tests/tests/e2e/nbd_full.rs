@@ -160,6 +160,7 @@ impl Device {
     /// The end is said.
     fn is_up_again(&self) {
         self.is_shown("up");
+        self.server.says("refused no write");
         let told = ["the server has no room", "refused no write"].map(|words| lines(&self.server, words));
         assert_eq!(told, [1, 1], "{}: {}", self.name, self.server.log());
     }

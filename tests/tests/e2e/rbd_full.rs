@@ -125,6 +125,7 @@ impl Device {
         self.model[OBJECT..OBJECT + MIB].copy_from_slice(&self.bytes);
         settle(&self.server, self.name);
         self.is_shown("up");
+        self.server.says("refused no write");
         let told = ["reached its quota", "refused no write"].map(|words| lines(&self.server, words));
         assert_eq!(told, [1, 1], "{}", self.server.log());
     }
