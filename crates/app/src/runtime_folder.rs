@@ -173,7 +173,7 @@ impl RuntimeFolder {
     }
 
     /// The name by which the kernel's NBD client knows a block device of `spillway attach`, its backend identifier: the control socket, by a path
-    /// without links, and the machine-id(5), which containers do not share. No server can name another one's.
+    /// without links, and the machine-id(5), which few containers share. No server can name another one's.
     pub(crate) fn backend(&self, device: &str) -> String {
         let real = self.path.parent().and_then(|folder| fs::canonicalize(folder).ok());
         let path = real.zip(self.path.file_name()).map_or(self.path.clone(), |(real, name)| real.join(name));

@@ -51,6 +51,8 @@ struct Supervisor {
     address: SocketAddr,
     watchdog: Option<Duration>,
     serving: AtomicBool,
+    /// An end waits that was asked for, by a manager or not.
+    waiting: AtomicBool,
 }
 
 impl Supervisor {
@@ -63,7 +65,13 @@ impl Supervisor {
         let socket = UnixDatagram::unbound()?;
         // A manager that does not listen holds nobody up.
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, address, watchdog, serving: AtomicBool::new(false) })
+        Ok(Self {
+            socket,
+            address,
+            watchdog,
+            serving: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
+        })
     }
 
     fn tell(&self, text: &str) {
@@ -79,9 +87,11 @@ impl Supervisor {
 
     /// Says that the server goes on: where it serves, only if all of its workers have shown that they are `alive`.
     fn tick(&self, alive: &[AtomicBool]) {
-        if !self.serving.load(Ordering::Relaxed) {
+        let serves = self.serving.load(Ordering::Relaxed);
+        if !serves || self.waiting.load(Ordering::Relaxed) {
             self.tell(EXTEND);
-        } else if self.watchdog.is_some() && alive.iter().all(|one| one.load(Ordering::Relaxed)) {
+        }
+        if serves && self.watchdog.is_some() && alive.iter().all(|one| one.load(Ordering::Relaxed)) {
             alive.iter().for_each(|one| one.store(false, Ordering::Relaxed));
             self.tell("WATCHDOG=1");
         }
@@ -130,6 +140,13 @@ pub(crate) fn ready<'a>(names: impl Iterator<Item = &'a str>) {
     supervisor.serving.store(true, Ordering::Relaxed);
     let names = names.collect::<Vec<_>>().join(", ");
     supervisor.tell(&format!("READY=1\nSTATUS=serving {names}"));
+}
+
+/// The end is put off. A manager that has not asked for it goes on to see the server as running, and ends it in its own way.
+pub(crate) fn waiting() {
+    let Some(supervisor) = SUPERVISOR.get() else { return };
+    supervisor.waiting.store(true, Ordering::Relaxed);
+    supervisor.tell(EXTEND);
 }
 
 /// The end has begun.

@@ -227,6 +227,9 @@ outlives() {
     # Written, and not flushed: the next server gets it.
     cp /image /mnt/three || failed "writing"
     replace_server
+    refused 4 "its server was started again: if a server has the content of before, spillway attach plain --reconnect" \
+        of_service spillway-plain detach plain
+    of_service spillway-plain attach plain --reconnect || failed "reconnecting after another kill"
     of_service spillway-plain detach plain || failed "detaching from the server that follows"
     [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
     device=$(of_service spillway-plain attach plain /mnt) || failed "attaching a disk again"
@@ -240,7 +243,7 @@ outlives() {
     until_holds '[ "$(tr -s " " < /sys/block/'"${device#/dev/}"'/inflight)" != " 0 0" ]'
     systemctl kill --signal=KILL spillway@plain
     until_holds '! systemctl is-active --quiet spillway@plain'
-    refused 4 "mounted at /mnt is in use, and its server is gone" of_service spillway-plain detach plain
+    refused 4 "mounted at /mnt: its server is gone" of_service spillway-plain detach plain
     refused 1 "may be lost" of_service spillway-plain detach plain --force
     wait $writer
     grep -q " /mnt " /proc/mounts && failed "it is still mounted"
@@ -248,11 +251,9 @@ outlives() {
     # Nothing waits.
     systemctl start spillway@plain
     device=$(of_service spillway-plain attach plain) || failed "attaching a disk that was given up"
-    exec 3< "$device"
     systemctl stop spillway@plain
-    refused 4 "$device is in use, and its server is gone" of_service spillway-plain detach plain
-    exec 3<&-
-    refused 1 "may be lost" of_service spillway-plain detach plain
+    refused 4 "$device: its server is gone" of_service spillway-plain detach plain
+    refused 1 "may be lost" of_service spillway-plain detach plain --force
     [ -e "/sys/block/${device#/dev/}/pid" ] && failed "it is still connected"
     refused 3 "no server has a device" of_service spillway-plain detach plain
     # It has lost what the kernel believes to be there.
@@ -261,7 +262,7 @@ outlives() {
     dd if=/image of="$device" bs=1M oflag=direct || failed "writing"
     systemctl restart spillway-ram@scratch
     refused 1 "holds nothing" of_service spillway-ram-scratch attach scratch --reconnect
-    of_service spillway-ram-scratch detach scratch
+    refused 1 "may be lost" of_service spillway-ram-scratch detach scratch --force
     systemctl stop spillway-ram@scratch
     passed "kernel NBD device over a kill, and without its server"
 }

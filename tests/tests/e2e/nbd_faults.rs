@@ -298,6 +298,7 @@ fn after_a_flush_that_the_server_refuses_all_others_fail() {
     fs::remove_file(&fails).expect("it is there");
     client.write(65536, &bytes).expect("a write");
     assert_eq!(client.ask(command::FLUSH, 0, 0), Err(errno::EIO));
+    server.says("flushes fail");
     assert_eq!(lines(&server, "flushes fail"), 1, "{}", server.log());
     assert!(client.read(65536, 65536) == Ok(bytes), "reads and writes go on");
 }

@@ -190,3 +190,30 @@ fn a_server_that_is_full_fails_what_needs_room_and_goes_on_with_more() {
     devices.iter().for_each(Device::is_up_again);
     devices.iter_mut().for_each(Device::ends);
 }
+
+/// It keeps nothing back, so there is nothing to flush that could have been lost.
+#[test]
+fn a_server_without_flush_that_is_full_goes_on_with_more() {
+    let folder = Arc::new(Scratch::new());
+    let (full, content) = (folder.join("full"), folder.write("content", vec![0; 1 << 20]));
+    let write = format!(
+        "pwrite=test -e {} && {{ cat > /dev/null; echo ENOSPC no room >&2; exit 1; }}; dd of={} conv=notrunc oflag=seek_bytes seek=$4 status=none",
+        full.display(),
+        content.display()
+    );
+    let read = format!(
+        "pread=dd if={} iflag=skip_bytes,count_bytes,fullblock skip=$4 count=$3 status=none",
+        content.display()
+    );
+    let upstream = Upstream::nbdkit(&["eval", "get_size=echo 1M", "can_write=exit 0", &read, &write]);
+    let server = disk(folder.clone(), Path::new(&upstream.uri())).start();
+    let mut client = server.client();
+    client.write(0, &[1; 4096]).expect("there is room");
+    fs::write(&full, "").expect("there is room for that");
+    assert_eq!(client.write(4096, &[2; 4096]), Err(errno::ENOSPC));
+    assert_eq!(flush(&server), Ok(()), "{}", server.log());
+    fs::remove_file(&full).expect("it is there");
+    client.write(4096, &[3; 4096]).expect("there is room again");
+    assert_eq!(flush(&server), Ok(()), "{}", server.log());
+    assert_eq!(client.read(4096, 4096), Ok(vec![3; 4096]));
+}

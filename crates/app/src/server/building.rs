@@ -52,13 +52,16 @@ impl Built {
         let export = Export::new(self.name, self.aligned)?.with_hidden(self.naming.hidden);
         let export = export.with_twin(self.naming.twin)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
-        let export = export.kept_while(move || !NbdDevice::all_of(&backend).is_empty());
+        let export = export.kept_while(move || NbdDevice::may_exist(&backend));
         let export = exports.add(export.timed_by(self.env))?;
         if export.is_kept() {
             let name = export.name();
             let words =
                 "refuses other clients until the block device that it was attached as is connected again";
-            tracing::warn!("{name} {words}: spillway attach {name} --reconnect, or spillway detach {name}");
+            tracing::warn!(
+                "{name} {words} or gone: spillway attach {name} --reconnect, where it has the content of before, or spillway detach \
+                 {name} --force"
+            );
         }
         let (stack, file, guest) = (self.stack, self.file, self.guest);
         Ok(Device { stack, changes: Changes::new(), export, address, file, guest, _connections: None })

@@ -62,7 +62,7 @@ impl Server {
     pub(super) fn wait_for_swapoff(&mut self, number: i32, swap: Vec<Arc<Device>>) {
         let names: Vec<_> = swap.iter().map(|device| device.name()).collect();
         let names = names.join(", ");
-        service::stopping();
+        service::waiting();
         service::warn(&format!(
             "{names}: the kernel swaps to it; the server ends after spillway detach, or at once by a second signal"
         ));

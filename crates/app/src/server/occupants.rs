@@ -22,7 +22,7 @@ pub(crate) fn refusal(device: &Device, kind: Kind, advice: &str) -> Error {
     let state = match clients {
         0 if device.export.is_kept() => {
             let text = format!(
-                "device {name} is kept for the block device that it is attached as: spillway detach {name}"
+                "device {name} is kept for the block device that it is attached as: spillway attach {name} --reconnect, or spillway detach {name} --force"
             );
             return Error::new(kind, text);
         }

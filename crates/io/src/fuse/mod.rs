@@ -39,9 +39,7 @@ pub use as_user::User;
 pub(crate) use loop_device::{Backing, file_shown_in, in_sysfs, loop_devices, open_as_far_as_allowed};
 pub use loop_device::{LoopDevice, backing_file};
 pub use mount::Mount;
-pub use mount_table::{
-    Bound, MountPoint, file_system_at, is_mounted, loop_devices_below, mounts_below, places_of,
-};
+pub use mount_table::{Bound, MountPoint, file_system_at, loop_devices_below, mounts_below, places_of};
 pub(crate) use mount_table::{is_away, numbers};
 pub use reader::{MessageBuffers, READER_BYTES};
 pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};

@@ -23,12 +23,6 @@ pub fn places_of(device: &Path) -> Vec<PathBuf> {
     mounts.map(|entry| entry.place).collect()
 }
 
-/// Whether it is mounted anywhere, in each mount namespace of a process that this one may look at too.
-pub fn is_mounted(device: &Path) -> bool {
-    let number = number_of(device).unwrap_or(0);
-    namespaces().into_iter().flat_map(|(_, entries)| entries).any(|entry| entry.is_of(number, device))
-}
-
 /// The number of a block device; by sysfs where its node is not seen from here, as by a service with devices of its own.
 fn number_of(device: &Path) -> Option<u64> {
     if let Ok(found) = fs::metadata(device) {

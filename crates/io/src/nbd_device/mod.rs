@@ -119,6 +119,24 @@ impl NbdDevice {
         all_in(Path::new("/sys/block"), backend)
     }
 
+    /// Whether there may be one: where the kernel does not say, there may.
+    pub fn may_exist(backend: &str) -> bool {
+        let entries = match fs::read_dir("/sys/block") {
+            Err(why) => return why.kind() != io::ErrorKind::NotFound,
+            Ok(entries) => entries,
+        };
+        let may_be = |entry: io::Result<fs::DirEntry>| {
+            let Ok(entry) = entry else { return true };
+            let is_nbd = entry.file_name().to_str().is_some_and(|name| name.starts_with("nbd"));
+            is_nbd
+                && match fs::read_to_string(entry.path().join("backend")) {
+                    Ok(found) => found.trim_end_matches('\n') == backend,
+                    Err(why) => why.kind() != io::ErrorKind::NotFound,
+                }
+        };
+        entries.into_iter().any(may_be)
+    }
+
     /// Gives it another connection in place of one that is lost, of which it takes the size. A device whose connection works keeps that.
     pub fn reconnect(&self, connection: Transmitting<'_>) -> io::Result<()> {
         self.reconfigure(|request| connection.write(request))

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use spillway_export::control::DeviceRow;
-use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, backing_file, is_mounted};
-use spillway_io::nbd_device::{NbdDevice, is_swap};
+use spillway_io::fuse::{LoopDevice, MountPoint, ShownFile, backing_file};
+use spillway_io::nbd_device::NbdDevice;
 
 use super::row::shown_file;
 use crate::exit::{Exit, Failure};
@@ -95,14 +95,6 @@ impl BlockDevice {
         Ok(())
     }
 
-    /// Whether anything needs it, as far as that is seen without opening it: the kernel may look for partitions then, and wait for the server.
-    pub(super) fn is_needed(&self) -> bool {
-        let uses = |part: &PathBuf| {
-            is_swap(part) || is_mounted(part) || has_holders(part) || !occupants::below(part).is_empty()
-        };
-        !is_idle(self.path()) || with_partitions(self.path()).iter().any(uses)
-    }
-
     /// Has everything fail that waits for a server.
     pub(super) fn cut_off(&self) -> io::Result<()> {
         match self {
@@ -165,21 +157,6 @@ impl Drop for Unkept {
             let _ = device.give_up();
         }
     }
-}
-
-/// A block device and its partitions.
-fn with_partitions(device: &Path) -> Vec<PathBuf> {
-    let name = device.file_name().unwrap_or_default();
-    let entries = fs::read_dir(Path::new("/sys/block").join(name)).into_iter().flatten().flatten();
-    let partitions = entries.filter(|entry| entry.path().join("partition").exists());
-    let partitions = partitions.map(|entry| Path::new("/dev").join(entry.file_name()));
-    [device.to_owned()].into_iter().chain(partitions).collect()
-}
-
-/// Whether it is part of another block device.
-fn has_holders(device: &Path) -> bool {
-    let folder = Path::new("/sys/class/block").join(device.file_name().unwrap_or_default()).join("holders");
-    fs::read_dir(folder).is_ok_and(|mut holders| holders.next().is_some())
 }
 
 /// Nothing is in flight.

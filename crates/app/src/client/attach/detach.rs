@@ -10,7 +10,6 @@ use spillway_export::control::DeviceRow;
 use spillway_io::is_listening;
 
 use super::block_device::{BlockDevice, QUIET_PAUSE, attached, of_nbd};
-use super::reconnect::reconnect;
 use super::row::expect_root;
 use super::swap;
 use crate::cli::DetachOptions;
@@ -49,12 +48,12 @@ pub(crate) fn detach(folder: &RuntimeFolder, options: &DetachOptions) -> Result<
     expect_root("detach")?;
     let mut flushed = Ok(());
     for device in devices {
-        flushed = flushed.and(match expect_served(folder, row.as_ref(), options, &device)? {
-            Served::Yes => end(device)?,
-            Served::No(why) => {
-                expect_given_up(&device, options.force, &why)?;
+        flushed = flushed.and(match lost(folder, row.as_ref(), options, &device)? {
+            None => end(device)?,
+            Some(why) => {
+                expect_given_up(&device, options, why)?;
                 abandon(device)?;
-                Err(why)
+                Err(anyhow!(why))
             }
         });
     }
@@ -63,35 +62,17 @@ pub(crate) fn detach(folder: &RuntimeFolder, options: &DetachOptions) -> Result<
     })
 }
 
-/// Whether requests of a block device reach its server; why not.
-enum Served {
-    Yes,
-    No(anyhow::Error),
-}
-
-/// Has requests of a block device reach its server, again where that was started again.
-fn expect_served(
+/// Why requests of a block device reach no server, if they do not.
+fn lost(
     folder: &RuntimeFolder,
     row: Option<&DeviceRow>,
     options: &DetachOptions,
     device: &BlockDevice,
-) -> Result<Served> {
+) -> Result<Option<&'static str>> {
     let name = &options.device;
-    let is_connected = |row: &DeviceRow| row.clients > 0;
     match (device, row) {
-        (BlockDevice::Loop(_), _) => Ok(Served::Yes),
-        (BlockDevice::Nbd(_), Some(row)) if is_connected(row) => Ok(Served::Yes),
-        (BlockDevice::Nbd(_), Some(_)) => match reconnect(folder, name, None, false) {
-            Ok(_) => {
-                tracing::warn!(
-                    "{name}: its server was started again: what was not flushed before is lost if it was killed and has a volatile cache"
-                );
-                Ok(Served::Yes)
-            }
-            // Another command may have been faster.
-            Err(_) if row_of(folder, name).as_ref().is_some_and(is_connected) => Ok(Served::Yes),
-            Err(why) => Ok(Served::No(why)),
-        },
+        (BlockDevice::Loop(_), _) => Ok(None),
+        (BlockDevice::Nbd(_), Some(row)) => Ok((row.clients == 0).then_some("its server was started again")),
         (BlockDevice::Nbd(_), None) => {
             let is_silent = folder.everywhere().any(|folder| is_listening(&folder.control_socket(name)));
             if is_silent && options.force {
@@ -101,20 +82,22 @@ fn expect_served(
                 return Err(Failure::new(Exit::Busy, text).into());
             }
             // It may go on.
-            Ok(if is_silent { Served::Yes } else { Served::No(anyhow!("its server is gone")) })
+            Ok((!is_silent).then_some("its server is gone"))
         }
     }
 }
 
-/// Refuses to give up what a file system, swap or a program has not written yet, unless that is wanted.
-fn expect_given_up(device: &BlockDevice, force: bool, why: &anyhow::Error) -> Result<()> {
-    if force || !device.is_needed() {
+/// Refuses to give up what may wait in the kernel, unless that is wanted.
+fn expect_given_up(device: &BlockDevice, options: &DetachOptions, why: &str) -> Result<()> {
+    if options.force {
         return Ok(());
     }
-    let device = occupants::device_in_words(device.path());
-    let remedy = "start the server with the content that it had, and detach again; --force detaches now, and what \
-                  the server has not stored is lost";
-    Err(Failure::new(Exit::Busy, format!("{device} is in use, and {why:#}: {remedy}")).into())
+    let (name, device) = (&options.device, occupants::device_in_words(device.path()));
+    let remedy = format!(
+        "if a server has the content of before, spillway attach {name} --reconnect, and detach again; --force detaches \
+         now, and what no server has stored is lost"
+    );
+    Err(Failure::new(Exit::Busy, format!("{device}: {why}: {remedy}")).into())
 }
 
 /// Ends a block device; how its flush went.

@@ -199,17 +199,22 @@ impl Access {
     }
 
     /// A discard leaves what was there or something else, and nobody knows which: it is flushed at once, so that it stays that.
-    async fn discard_piece(&self, range: ByteRange) -> Result<(), Kind> {
+    async fn discard_piece(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
         let _change = self.link.begin_change(range).await;
-        self.link.call(cmd::TRIM, 0, range, Body::Nothing, Effect::Nothing).await.result?;
-        if self.is_cached() && !mutant::on("nbd client: leave a discard unflushed") {
-            self.flush_unknown(range).await?;
+        let answered = self.link.call(cmd::TRIM, 0, range, Body::Nothing, Effect::Nothing).await;
+        match answered.result {
+            Ok(()) if mutant::on("nbd client: leave a discard unflushed") => Ok(()),
+            Ok(()) => self.flush_unknown(range).await,
+            Err(Kind::NotSupported) => Err(Kind::NotSupported),
+            Err(_) => self.changed(range, &answered).await,
         }
-        Ok(())
     }
 
     /// Flushes once nobody knows what `range` holds, so that it stays what it is. Where the server refuses that, nothing is written there again.
     async fn flush_unknown(&self, range: ByteRange) -> Result<(), Kind> {
+        if !self.is_cached() {
+            return Ok(());
+        }
         let result = self.flush().await;
         if result.is_err() && self.link.failure.check().is_err() {
             let dropped = self.link.journal.lock().record(range, None);

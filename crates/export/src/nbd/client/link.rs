@@ -186,7 +186,7 @@ impl Link {
     }
 
     /// The server has no room for a change.
-    fn refused(&self) {
+    pub(super) fn refused(&self) {
         if self.shortage.refused(self.coarse_now()) {
             tracing::error!(
                 "{}: the server has no room: writes that need more fail (ENOSPC). Make room there; what is dirty in a cache is tried again \

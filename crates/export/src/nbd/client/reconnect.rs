@@ -247,6 +247,9 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
         Err(Kind::ShuttingDown) => return Err(link.changes.until(|| link.lost()).await),
         // Until it can, nobody reads what was there before.
         Err(kind) => {
+            if kind == Kind::Exhausted {
+                link.refused();
+            }
             return Err(format!("acknowledged data cannot be written again ({})", kind.errno_name()));
         }
     }
