@@ -21,7 +21,7 @@ Signals of a server:
   SIGINT, SIGTERM, SIGQUIT  stop in order; sent again after a second or more: end at once, without a flush
                             beside a COMMAND SIGINT and SIGQUIT are for that alone
   SIGHUP                    stop in order, unless it was ignored at the start (nohup)
-  SIGUSR1                   open --log-file again, as after a log rotation";
+  SIGUSR1                   open --log-file again, as after a log rotation; read certificates again";
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
