@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `READY=1` | clients can connect, or the command beside the server has begun |
 //! | `STATUS=` | what is served; at the end, what is waited for; at the start and the end, progress of long work |
-//! | `EXTEND_TIMEOUT_USEC=` | every 10 s of a start and of an end: neither is given up while it goes on |
+//! | `EXTEND_TIMEOUT_USEC=` | every 10 s of a start, of an end, and while an end is put off: none is given up while it goes on |
 //! | `WATCHDOG=1` | three times in the time that the manager allows, as long as every worker runs its tasks |
 //! | `STOPPING=1` | the end has begun |
 

@@ -295,7 +295,7 @@ pub(crate) struct DetachOptions {
     /// Name of the device
     pub(crate) device: String,
 
-    /// Also where the server is gone and requests wait for it: what it has not stored is lost
+    /// Also where it is not connected to its server, gone or started again: what no server has stored is lost
     #[arg(long)]
     pub(crate) force: bool,
 }
