@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use spillway_fixture::forget_package;
+
 /// Set to test a program built elsewhere.
 const OVERRIDE: &str = "SPILLWAY_BIN";
 
@@ -52,12 +54,11 @@ fn build(options: &[&str]) -> PathBuf {
     let profile = places.find(|place| !place.ends_with("deps")).expect("it lies in a folder");
     let target = profile.parent().expect("it lies in TARGET/PROFILE");
     let mut cargo = Command::new(env!("CARGO"));
-    // What cargo tells this test of its package: build scripts read it, and would run anew.
-    let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
-    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    names.filter(|name| of_package(name)).for_each(|name| _ = cargo.env_remove(name));
     // The whole workspace is named so that dependencies get the features that `cargo test --workspace` gave them.
-    cargo.args(["build", "--quiet", "--workspace", "--target-dir"]).arg(target).args(options);
+    forget_package(&mut cargo)
+        .args(["build", "--quiet", "--workspace", "--target-dir"])
+        .arg(target)
+        .args(options);
     if profile.ends_with("release") {
         cargo.arg("--release");
     }

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use spillway_fixture::forget_package;
 
 use crate::fio::{Case, Contender, JOB_BYTES, case, fio, timed};
 use crate::kernel_zram::KernelZram;
@@ -308,8 +309,8 @@ pub(crate) fn await_listener(socket: &Path, name: &str) -> Result<()> {
 /// The server, built for release beside this program.
 pub(crate) fn binary() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status =
-        Command::new(cargo).args(["build", "--release", "--quiet", "--package", "spillway"]).status()?;
+    let build = ["build", "--release", "--quiet", "--package", "spillway"];
+    let status = forget_package(&mut Command::new(cargo)).args(build).status()?;
     ensure!(status.success(), "spillway cannot be built");
     let here = std::env::current_exe()?;
     Ok(here.parent().context("a program lies in a folder")?.join("spillway"))

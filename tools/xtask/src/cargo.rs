@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use spillway_fixture::forget_package;
 
 use crate::seed;
 
@@ -13,13 +14,6 @@ pub(crate) fn command(root: &Path) -> Command {
     let mut command = Command::new(cargo);
     forget_package(&mut command).current_dir(root).stdin(Stdio::null());
     command
-}
-
-/// Keeps from `command` what cargo tells this program of its own package: build scripts read it, and would run anew for each package.
-pub(crate) fn forget_package(command: &mut Command) -> &mut Command {
-    let of_package = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
-    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    names.filter(|name| of_package(name)).fold(command, |command, name| command.env_remove(name))
 }
 
 /// Runs `command` to its end; anything but success is an error that shows the command.

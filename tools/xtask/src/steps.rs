@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use spillway_fixture::forget_package;
 
-use crate::cargo::{check_simulator, command, forget_package, succeed, threads};
+use crate::cargo::{check_simulator, command, succeed, threads};
 use crate::{fuzz, seed, tidy, tools};
 
 type Step = (&'static str, fn(&Path) -> Result<()>);
