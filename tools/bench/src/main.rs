@@ -10,6 +10,7 @@ mod contenders;
 mod empty;
 mod ext4;
 mod fio;
+mod flame;
 mod folio;
 mod fuse;
 mod fwrite;
@@ -22,6 +23,7 @@ mod mounted;
 mod nbd;
 mod network;
 mod pages;
+mod profile;
 mod report;
 mod results;
 mod rounds;
@@ -71,6 +73,7 @@ cargo xtask bench network             origins on a Ceph cluster and on NBD serve
                                       by themselves: cache, image, server
 cargo xtask bench scale               throughput against workers, and locks a request, of zram and the write cache
 cargo xtask bench growth              the cost of a request against the size of a device, and the data it holds
+cargo xtask bench profile             where the server's time goes, by perf; flame graphs are in the report
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
 cargo xtask bench hits CONTENDER      reads of 4 KiB that hit, for callgrind: cache, table or copies
 ";
@@ -90,7 +93,7 @@ fn main() -> ExitCode {
 /// A benchmark: its name, its parts if they have names, and how a part is run.
 type Bench = (&'static str, &'static [&'static str], fn(Rounds) -> Result<()>);
 
-const BENCHES: [Bench; 11] = [
+const BENCHES: [Bench; 12] = [
     ("nbd", &[], nbd::run),
     ("tls", &[], tls::run),
     ("vhost", &["throughput", "fairness"], vhost::run),
@@ -102,6 +105,7 @@ const BENCHES: [Bench; 11] = [
     ("zones", &["store"], zones::run),
     ("network", &network::PARTS, network::run),
     ("growth", &[], growth::run),
+    ("profile", &[], profile::run),
 ];
 
 fn run(words: &[&str]) -> Result<()> {

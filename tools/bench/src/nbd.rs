@@ -26,7 +26,7 @@ const SIZE: u64 = 1 << 30;
 
 /// Of a run; what warms up is shorter.
 pub(crate) fn millis(round: usize, rounds: Rounds) -> u64 {
-    if round == 0 { rounds.pick(500, 200) } else { rounds.pick(1200, 300) }
+    if round == 0 { rounds.pick(500, 200) } else { rounds.pick(800, 300) }
 }
 
 const CASES: [Case; 9] = [

@@ -72,7 +72,9 @@ pub(crate) fn run(words: &[&str], quick: bool) -> Result<()> {
     let runs =
         Runs { folder: folder.join(options.mode.name()), mode: options.mode, origin, fresh: options.fresh };
     let parts = SECTIONS.iter().flat_map(|section| section.parts);
+    let parts = parts.filter(|part| part.is_in(options.mode));
     let wanted: Vec<&Part> = parts.filter(|part| part.name.starts_with(&options.only)).collect();
+    ensure!(!wanted.is_empty(), "a quick report has no part whose name begins with {}", options.only);
     // Before any part, so that none waits for its build.
     binary()?;
     runs.all(&wanted, |part| runs.execute(part))?;

@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::flame::Flame;
 use crate::svg::Picture;
 use crate::table::Table;
 
@@ -23,6 +24,7 @@ pub(crate) const PICTURES: &str = "docs/pictures";
 pub(crate) enum Record {
     Table(Table),
     Picture(Picture),
+    Flame(Flame),
     /// A peer or a load generator, with its arguments.
     Command(String),
     /// A set of pages, and how well lz4 compresses it.
@@ -46,6 +48,11 @@ pub(crate) fn picture(picture: Picture) -> Result<()> {
         println!("\n{PICTURES}/{}", picture.name);
     }
     record(|| Record::Picture(picture))
+}
+
+/// For the report only: a flame graph is a page by itself.
+pub(crate) fn flame(flame: Flame) -> Result<()> {
+    record(|| Record::Flame(flame))
 }
 
 /// Notes a command that is part of the measurement; without arguments that differ by run, such as paths.

@@ -52,6 +52,8 @@ circle.fill, circle.bad { fill: #fbfbf9; fill: var(--ground); }
 .soft { stroke: #5c5c56; stroke: var(--soft); }
 .bad { stroke: #a11d1d; stroke: var(--bad); }
 .grid { stroke: #d5d5cf; stroke: var(--line); stroke-width: 1; }
+.user { fill: var(--fill); fill-opacity: .3; stroke: var(--ground); }
+.kernel { fill: var(--mark); fill-opacity: .3; stroke: var(--ground); }
 ";
 
 /// The colours of the live page, light and dark.

@@ -68,6 +68,7 @@ pub(crate) const BENCH: &[Need] = &[
     Need { package: "postgresql", probe: &["pgbench", "--version"] },
     Need { package: "git", probe: &["git", "--version"] },
     Need { package: "valgrind", probe: &["valgrind", "--version"] },
+    Need { package: "linux-perf", probe: &["perf", "--version"] },
     Need { package: "python3", probe: &["python3", "--version"] },
     Need { package: "e2fsprogs", probe: &["/usr/sbin/mke2fs", "-V"] },
     Need { package: "mount", probe: &["/usr/sbin/losetup", "--version"] },

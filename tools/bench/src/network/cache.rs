@@ -60,7 +60,7 @@ fn write(contender: &Contender, choice: &Choice, rounds: Rounds) -> Result<Finis
 }
 
 fn mib(rounds: Rounds) -> u64 {
-    rounds.pick(64, 16)
+    rounds.pick(32, 16)
 }
 
 /// Writes a second: acknowledged, and with the drain.

@@ -88,7 +88,7 @@ fn transfers(rig: &Rig, librbd: &Contender, round: usize, rounds: Rounds) -> Res
     for turn in drawn_order(figures.len(), round) {
         let (way, case) = (WAYS[turn / SEQUENTIAL.len()], &SEQUENTIAL[turn % SEQUENTIAL.len()]);
         let (mut requests, mut seconds) = (0.0, 0.0);
-        for _ in 0..rounds.pick(3, 1) {
+        for _ in 0..rounds.pick(2, 1) {
             let (done, took) = transfer(rig, librbd, way, case)?;
             (requests, seconds) = (requests + done, seconds + took);
         }

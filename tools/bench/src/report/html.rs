@@ -6,6 +6,7 @@ use super::content::Report;
 use super::judgement::{Judged, Judgement};
 use super::outcome::Outcome;
 use super::parts::{NOT_TRIED, Part, SECTIONS, Section};
+use crate::flame;
 use crate::svg::{self, Dot, escaped};
 use crate::table::{Cell, Table};
 
@@ -106,6 +107,7 @@ fn part_of(outcome: &Outcome) -> String {
     }
     text += &outcome.tables.iter().map(table).collect::<String>();
     text += &outcome.pictures.iter().map(svg::Picture::inline).collect::<String>();
+    text += &outcome.flames.iter().map(flame::Flame::inline).collect::<String>();
     let _ = write!(
         text,
         "<details>\n<summary>{}: {:.0} s, {}; sets and commands</summary>\n<ul>\n",

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::origin::Origin;
 use super::parts::Mode;
+use crate::flame::Flame;
 use crate::results::Record;
 use crate::svg::Picture;
 use crate::table::Table;
@@ -24,6 +25,7 @@ pub(super) struct Outcome {
     pub(super) failure: Option<String>,
     pub(super) tables: Vec<Table>,
     pub(super) pictures: Vec<Picture>,
+    pub(super) flames: Vec<Flame>,
     /// Peers and load generators, with their arguments.
     pub(super) commands: BTreeSet<String>,
     /// Sets of pages by name: bytes, and how well lz4 compresses them.
@@ -42,6 +44,7 @@ impl Outcome {
             failure: None,
             tables: Vec::new(),
             pictures: Vec::new(),
+            flames: Vec::new(),
             commands: BTreeSet::new(),
             sets: BTreeMap::new(),
         }
@@ -53,6 +56,7 @@ impl Outcome {
             match serde_json::from_str(line).with_context(|| format!("no record: {line}"))? {
                 Record::Table(table) => self.tables.push(table),
                 Record::Picture(picture) => self.pictures.push(picture),
+                Record::Flame(flame) => self.flames.push(flame),
                 Record::Command(command) => _ = self.commands.insert(command),
                 Record::Set { name, bytes, ratio } => {
                     let largest = self.sets.entry(name).or_default();

@@ -34,7 +34,7 @@ const WRITE_BYTES: usize = 32 << 10;
 
 /// Of the store: bytes a second, and microseconds of a write elsewhere. One that is faster in both has the same shape.
 fn store(rounds: Rounds) -> [u64; 2] {
-    rounds.pick([200_000_000, 1000], [800_000_000, 250])
+    rounds.pick([400_000_000, 500], [800_000_000, 250])
 }
 
 /// Percent of memory above which there is write-back, and which may be unsaved.
