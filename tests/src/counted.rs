@@ -61,8 +61,8 @@ impl Counts {
     }
 }
 
-/// Resident bytes of this process's regions, as `io::memory` maps them: without reserve and without huge pages. Fails where
-/// the kernel does not list them.
+/// Resident bytes of this process's regions and slabs, as `io::memory` maps them: without reserve, and advised for or against huge
+/// pages. Fails where the kernel does not list them.
 pub fn regions_resident() -> io::Result<u64> {
     Ok(regions_in(&fs::read_to_string("/proc/self/smaps")?))
 }
@@ -75,7 +75,7 @@ fn regions_in(smaps: &str) -> u64 {
             resident = kib.expect("the kernel writes a number") * 1024;
         } else if let Some(flags) = line.strip_prefix("VmFlags:") {
             let has = |wanted| flags.split_ascii_whitespace().any(|flag| flag == wanted);
-            sum += if has("nr") && has("nh") { resident } else { 0 };
+            sum += if has("nr") && (has("nh") || has("hg")) { resident } else { 0 };
         }
     }
     sum
@@ -89,8 +89,10 @@ mod tests {
     fn regions_are_known_by_their_flags() {
         let smaps = "7f00-7f10 rw-p 0 00:00 0\nRss: 64 kB\nVmFlags: rd wr mr mw me nr nh \n\
                      7f20-7f30 rw-p 0 00:00 0\nRss: 32 kB\nVmFlags: rd wr mr mw me nr \n\
-                     7f40-7f50 rw-p 0 00:00 0\nRss: 16 kB\nVmFlags: rd wr nr nh \n";
-        assert_eq!(regions_in(smaps), 80 * 1024);
+                     7f30-7f40 rw-p 0 00:00 0\nRss: 8 kB\nVmFlags: rd wr hg \n\
+                     7f40-7f50 rw-p 0 00:00 0\nRss: 16 kB\nVmFlags: rd wr nr nh \n\
+                     7f50-7f60 rw-p 0 00:00 0\nRss: 4 kB\nVmFlags: rd wr nr hg \n";
+        assert_eq!(regions_in(smaps), 84 * 1024);
     }
 
     #[test]

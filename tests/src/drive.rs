@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::tool::run;
-use crate::{Launch, LoopDevice, Scratch, Server, until};
+use crate::tool::{run, unmount};
+use crate::{Launch, LoopDevice, Scratch, Server};
 
 /// The device of the server.
 const NAME: &str = "drive";
@@ -61,10 +61,7 @@ impl Drive {
     /// Restores the power and mounts the file system again. Nobody else uses the disk at this moment.
     pub fn power_on(&mut self) {
         if let Some(place) = &self.place {
-            // A killed user closes its files some time after its end.
-            until("the file system is unused", || {
-                (run("umount", &[place.path()]).code == Some(0)).then_some(())
-            });
+            unmount(place.path());
         }
         self.device.take().expect("it was in use").end();
         self.server.spillway(&["set", NAME, "power_on", "1"]).well();

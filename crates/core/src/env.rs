@@ -88,11 +88,23 @@ pub trait Regions: Send + Sync {
     /// `bytes` of zeroed memory that costs nothing until touched; [`Kind::OutOfMemory`] where refused.
     fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind>;
 
+    /// The same for one owner, who gives nothing of it back before its end: in huge pages, where the system has them.
+    fn map_slab(&self, bytes: usize) -> Result<Box<dyn Slab>, Kind>;
+
     /// So many words of zero that threads share and that cost nothing until touched, a multiple of [`WORDS_A_PAGE`];
     /// [`Kind::OutOfMemory`] where refused.
     ///
     /// [`WORDS_A_PAGE`]: crate::sync::WORDS_A_PAGE
     fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind>;
+}
+
+/// Memory of one owner, obtained from [`Regions`]; unmapped on drop.
+pub trait Slab: Send + Sync {
+    /// All of it.
+    fn bytes(&self) -> &[u8];
+
+    /// The same, to be changed.
+    fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 /// A piece of memory obtained from [`Regions`]; unmapped on drop.

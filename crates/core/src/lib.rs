@@ -60,7 +60,7 @@ pub use control::attribute::{
     Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Switch, Table, Type, Unit, Value, When,
 };
 pub use control::{attribute, stats};
-pub use env::{Env, LocalFuture, Place, Region, Regions, Task, task};
+pub use env::{Env, LocalFuture, Place, Region, Regions, Slab, Task, task};
 pub use error::{Error, Kind};
 pub use job::{Job, Report};
 pub use latency::{Latencies, Latency, Sampler};

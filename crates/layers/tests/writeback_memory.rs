@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, Budget, Env, Geometry, IoBuf, Op, Request, Submission, Works,
+    Answer, BlockDevice, BlockSize, Budget, Env, Geometry, IoBuf, Op, Regions, Request, Submission, Works,
 };
 use spillway_counting::{Bytes, Counting};
 use spillway_layers::page_cache::{Config, PageCache};
+use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
 #[global_allocator]
@@ -79,8 +80,10 @@ fn writing_back_takes_what_is_charged_for_it() {
         dirty_background_ratio: 100,
         ..Config::default()
     };
+    let regions: Arc<dyn Regions> = Arc::new(VecRegions::new(1 << 30));
     let (cache, _) =
-        PageCache::open(&config, below.clone(), world.clone(), &budget, Works::default()).expect("it opens");
+        PageCache::open(&config, below.clone(), world.clone(), &regions, &budget, Works::default())
+            .expect("it opens");
     // It is known to be fast.
     for at in 0..64 {
         assert_eq!(world.run(cache.submit(Request::write(at << 20, IoBuf::zeroed(1 << 20)))).result, Ok(()));

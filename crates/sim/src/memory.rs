@@ -6,46 +6,86 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spillway_core::sync::{AtomicU64 as SharedWord, WORDS_A_PAGE, Words};
-use spillway_core::{Budget, Charge, Kind, Region, Regions};
+use spillway_core::{Kind, Region, Regions, Slab};
 
 const PAGE: usize = 4096;
 const WORD: usize = 8;
 
 /// A source of regions that holds a fixed number of bytes.
 pub struct VecRegions {
-    bytes: Arc<Budget>,
+    bytes_max: u64,
+    mapped: Arc<AtomicU64>,
+}
+
+/// Bytes that are mapped until it is dropped. They are counted as a system does it: unseen by models of threads.
+struct Mapped {
+    bytes: u64,
+    all: Arc<AtomicU64>,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl VecRegions {
     /// Regions of together at most `bytes_max` bytes.
     pub fn new(bytes_max: u64) -> Self {
-        Self { bytes: Budget::new(bytes_max) }
+        Self { bytes_max, mapped: Arc::default() }
     }
 
     /// Bytes mapped now.
     pub fn mapped(&self) -> u64 {
-        self.bytes.used()
+        self.mapped.load(Ordering::Relaxed)
+    }
+
+    fn hold(&self, bytes: usize) -> Result<Mapped, Kind> {
+        let fits = |mapped: u64| mapped.checked_add(bytes as u64).filter(|all| *all <= self.bytes_max);
+        let held = self.mapped.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        held.map_err(|_| Kind::OutOfMemory)?;
+        Ok(Mapped { bytes: bytes as u64, all: self.mapped.clone() })
     }
 }
 
 impl Regions for VecRegions {
     fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
-        let charge = self.bytes.hold(bytes as u64).map_err(|_| Kind::OutOfMemory)?;
+        let mapped = self.hold(bytes)?;
         // Atomics, so that the memory may be written through the region's pointer while the vector is shared.
         let words = (0..(bytes + PAGE) / WORD).map(|_| AtomicU64::new(0)).collect();
-        Ok(Box::new(VecRegion { words, len: bytes, _charge: charge }))
+        Ok(Box::new(VecRegion { words, len: bytes, _mapped: mapped }))
+    }
+
+    fn map_slab(&self, bytes: usize) -> Result<Box<dyn Slab>, Kind> {
+        let mapped = self.hold(bytes)?;
+        Ok(Box::new(VecSlab { bytes: vec![0; bytes], _mapped: mapped }))
     }
 
     fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
-        let charge = self.bytes.hold((count * WORD) as u64).map_err(|_| Kind::OutOfMemory)?;
+        let mapped = self.hold(count * WORD)?;
         let words = (0..count).map(|_| SharedWord::new(0)).collect();
-        Ok(Box::new(VecWords { words, _charge: charge }))
+        Ok(Box::new(VecWords { words, _mapped: mapped }))
+    }
+}
+
+struct VecSlab {
+    bytes: Vec<u8>,
+    _mapped: Mapped,
+}
+
+impl Slab for VecSlab {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 }
 
 struct VecWords {
     words: Box<[SharedWord]>,
-    _charge: Charge,
+    _mapped: Mapped,
 }
 
 impl Words for VecWords {
@@ -65,7 +105,7 @@ impl Words for VecWords {
 struct VecRegion {
     words: Box<[AtomicU64]>,
     len: usize,
-    _charge: Charge,
+    _mapped: Mapped,
 }
 
 impl VecRegion {

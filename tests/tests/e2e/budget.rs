@@ -66,3 +66,14 @@ fn the_count_sees_regions_and_allocations() {
     assert!(after.sum_max >= after.regions + before.live / 2 && after.broken == 1, "{after:?}");
     server.says("are above 41943040");
 }
+
+#[test]
+fn the_count_sees_the_slabs_of_a_page_cache() {
+    const MIB: usize = 1 << 20;
+    let (launch, _origin) = Launch::disk_with(vec![0; 64 * MIB]);
+    let server = launch.with("--memory", "256M").counted(1 << 30).start();
+    let mut client = server.client();
+    (0..32).for_each(|n| client.write((n * MIB) as u64, &[7; MIB]).expect("a write"));
+    let counts = server.counts();
+    assert!(counts.regions >= 32 << 20, "{counts:?}");
+}

@@ -206,7 +206,7 @@ fn a_full_disk_is_said_and_leaves_the_old_image() {
     let raw = server.spillway(&["save", "ram0", text(&image), "--force"]);
     let qcow2 = server.spillway(&["save", "ram0", text(&image), "--force", "--format", "qcow2"]);
     let (old, left) = (fs::read(&image), fs::read_dir(folder.path()).map(Iterator::count));
-    tool::run("umount", &[place]).well();
+    tool::unmount(place);
     raw.refused(FAILED, "No space left");
     qcow2.refused(FAILED, "qemu-img");
     assert_eq!((old.expect("an image"), left.expect("a folder")), (b"old".to_vec(), 1));

@@ -195,7 +195,7 @@ fn devices_of_one_mount_come_and_go_alone() {
     file.write_all_at(&[3; 512], 0).expect("the other one stays");
     drop(file);
     let place = server.file("a").ancestors().nth(2).expect("a mount").to_owned();
-    until("the kernel lets go of the file", || tool::run("umount", &[&place]).code.filter(|code| *code == 0));
+    tool::unmount(&place);
     let mut client = spillway_tests::raw::Client::open(server.socket(), "a");
     assert!(client.read(0, 512) == Ok(vec![3; 512]), "NBD goes on");
     server.spillway(&["stop", "a"]).well();

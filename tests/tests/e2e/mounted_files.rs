@@ -147,14 +147,14 @@ fn file_system(server: &Server, device: &str, make: &[&str], check: &[&str]) {
     let mut exerciser = Exerciser::new(&folder.join("exercised"), Part::File(16 << 20), make.len() as u64);
     exerciser.run(600).close();
     fio_verify(&folder.join("fio"), "--bs=4k");
-    tool::run("umount", &[place]).well();
+    tool::unmount(place);
     tool::run("mount", &[path, place]).well();
     let back: Vec<u8> =
         (0..20).flat_map(|part| fs::read(folder.join(&format!("part{part}"))).expect("a file")).collect();
     let sums = [pack(&folder.join("tree"), Path::new("/dev/null")), pack_of(&folder.join("archive"))];
     exerciser.check_anew();
     exerciser.close();
-    tool::run("umount", &[place]).well();
+    tool::unmount(place);
     assert!(back == data, "files of {make:?} changed");
     assert_eq!(sums, [sum.clone(), sum], "the archive, or its tree, on {make:?} changed");
     tool::run(check[0], &[&check[1..], &[path]].concat()).well();

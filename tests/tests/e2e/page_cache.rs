@@ -127,7 +127,7 @@ fn a_kill_loses_nothing_that_was_synced(launch: Launch, device: &str) {
     let path = lower.path().to_str().expect("text");
     tool::run("mount", &[path, place]).well();
     acknowledged.check(folder.path(), &database);
-    tool::run("umount", &[place]).well();
+    tool::unmount(place);
     tool::run("/usr/sbin/e2fsck", &["-fn", path]).well();
     lower.settles();
 }

@@ -195,11 +195,11 @@ fn a_file_system_survives_that_its_pages_are_written_back_at_every_stage() {
     tool::run("cp", &[text(&archive), text(&place.join("copy"))]).well();
     back();
     tool::run("cp", &[text(&place.join("copy")), text(&place.join("second"))]).well();
-    tool::run("umount", &[text(place.path())]).well();
+    tool::unmount(place.path());
     back();
     tool::run("mount", &[path, text(place.path())]).well();
     let copies = ["copy", "second"].map(|name| fs::read(place.join(name)).expect("a file"));
-    tool::run("umount", &[text(place.path())]).well();
+    tool::unmount(place.path());
     let original = fs::read(&archive).expect("a file");
     assert!(copies.iter().all(|copy| *copy == original), "a copy of the archive changed");
     tool::run("/usr/sbin/e2fsck", &["-fn", path]).well();

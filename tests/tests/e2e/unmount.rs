@@ -149,7 +149,7 @@ fn what_others_mounted_over_a_mount_is_left_alone() {
     server.says("is in use");
     assert!(server.lives());
     assert_eq!(fs::read_to_string(place.join("file")).expect("it is there"), "theirs");
-    tool::run("umount", &[&place]).well();
+    tool::unmount(&place);
     assert!(server.ends().success());
     assert!(!is_mounted(&place));
 }

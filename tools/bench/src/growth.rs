@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use spillway_core::random::Random;
-use spillway_core::{BlockDevice, Budget, Geometry, IoBuf, Op, Request, Seam, Submission, Works};
+use spillway_core::{BlockDevice, Budget, Geometry, IoBuf, Op, Regions, Request, Seam, Submission, Works};
 use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::page_cache::PageCache;
 use spillway_layers::{null, page_cache, zram};
@@ -134,7 +134,9 @@ fn cost(kind: usize, [size, held]: Point, set: &Arc<Pages>, requests: u64) -> Re
                 ..Default::default()
             };
             let below = Arc::new(Lasting(Seam::new(null::Null::new(&null::Config { size })?)));
-            let (cache, _) = PageCache::open(&config, below, env, &Budget::new(16 << 30), Works::default())?;
+            let regions: Arc<dyn Regions> = Arc::new(MmapRegions);
+            let (cache, _) =
+                PageCache::open(&config, below, env, &regions, &Budget::new(16 << 30), Works::default())?;
             Ok(timed(&workers, cache, [size, held], set, requests))
         }
         _ => {

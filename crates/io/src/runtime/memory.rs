@@ -2,7 +2,7 @@
 //!
 //! Regions are private, anonymous, without reserved swap and without huge pages: a page costs memory from its first touch
 //! until it is released, and a released page costs nothing again. (Huge pages would commit 2 MiB at the first touch and
-//! keep them after a release of less.)
+//! keep them after a release of less.) Slabs, of which nothing is released, are of huge pages.
 
 use std::ffi::c_void;
 use std::io;
@@ -13,7 +13,7 @@ use rustix::mm::{Advice, MapFlags, MlockAllFlags, ProtFlags, madvise, mlockall, 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, Words};
-use spillway_core::{Error, Kind, Region, Regions};
+use spillway_core::{Error, Kind, Region, Regions, Slab};
 
 const PAGE: usize = 4096;
 
@@ -101,6 +101,9 @@ fn set_limits(mapping_min: libc::c_int, heap_end_max: libc::c_int) {
     }
 }
 
+/// Bytes of a huge page where pages have 4 KiB. Elsewhere memory that begins at a multiple of it is as good as any other.
+const HUGE: usize = 2 << 20;
+
 /// Regions by `mmap`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MmapRegions;
@@ -108,6 +111,11 @@ pub struct MmapRegions;
 impl Regions for MmapRegions {
     fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
         Ok(Box::new(Mapping::new(bytes)?))
+    }
+
+    fn map_slab(&self, bytes: usize) -> Result<Box<dyn Slab>, Kind> {
+        let mapping = if bytes < HUGE { Mapping::new(bytes)? } else { Mapping::of_huge_pages(bytes)? };
+        Ok(Box::new(Owned(mapping)))
     }
 
     fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
@@ -128,7 +136,36 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// Of small pages, so that each can be given back.
     fn new(bytes: usize) -> Result<Self, Kind> {
+        let mapping = Self::map(bytes)?;
+        mapping.advise(Advice::LinuxNoHugepage);
+        Ok(mapping)
+    }
+
+    /// Begins at a multiple of a huge page, if the system has so much more room for a moment.
+    fn of_huge_pages(bytes: usize) -> Result<Self, Kind> {
+        let mapping = Self::aligned(bytes, HUGE).or_else(|_| Self::map(bytes))?;
+        mapping.advise(Advice::LinuxHugepage);
+        Ok(mapping)
+    }
+
+    /// Begins at a multiple of `unit`, a power of two.
+    fn aligned(bytes: usize, unit: usize) -> Result<Self, Kind> {
+        let mapping = Self::map(bytes)?;
+        if (mapping.base.as_ptr() as usize).is_multiple_of(unit) {
+            return Ok(mapping);
+        }
+        // Its place becomes a part of the next one.
+        drop(mapping);
+        let mut mapping = Self::map(bytes.checked_add(unit).ok_or(Kind::OutOfMemory)?)?;
+        // The last place that fits: the system maps from above down, so that nothing is free between this and the one before.
+        let end = mapping.base.as_ptr() as usize + mapping.len;
+        mapping.narrow(mapping.len - bytes - (end - bytes) % unit, bytes)?;
+        Ok(mapping)
+    }
+
+    fn map(bytes: usize) -> Result<Self, Kind> {
         let len = bytes.checked_next_multiple_of(PAGE).ok_or(Kind::OutOfMemory)?;
         if len == 0 {
             return Ok(Self { base: NonNull::<Aligned>::dangling().cast(), len });
@@ -138,10 +175,34 @@ impl Mapping {
         let base =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let base = base.map_err(|_| Kind::OutOfMemory)?;
-        // A kernel without huge pages refuses the advice, and needs it as little.
-        // SAFETY: the range was mapped above and nobody else has it yet.
-        let _ = unsafe { madvise(base, len, Advice::LinuxNoHugepage) };
         Ok(Self { base: NonNull::new(base.cast()).ok_or(Kind::OutOfMemory)?, len })
+    }
+
+    /// A kernel without huge pages refuses the advice, and needs it as little.
+    fn advise(&self, advice: Advice) {
+        if self.len > 0 {
+            // SAFETY: the range was mapped by `map`, and the advice changes no content.
+            let _ = unsafe { madvise(self.at(0), self.len, advice) };
+        }
+    }
+
+    /// Unmaps all but `len` bytes from `start` on. Nobody has an address of it yet.
+    fn narrow(&mut self, start: usize, len: usize) -> Result<(), Kind> {
+        self.unmap(0..start)?;
+        self.base = NonNull::new(self.at(start).cast()).ok_or(Kind::OutOfMemory)?;
+        self.len -= start;
+        let len = len.next_multiple_of(PAGE);
+        self.unmap(len..self.len)?;
+        self.len = len;
+        Ok(())
+    }
+
+    fn unmap(&self, part: Range<usize>) -> Result<(), Kind> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the range lies in this mapping, and the caller holds no reference into it.
+        unsafe { munmap(self.at(part.start), part.len()) }.map_err(|_| Kind::OutOfMemory)
     }
 
     /// Gives whole pages back to the kernel, of which nobody holds a reference into.
@@ -192,11 +253,25 @@ impl Region for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: the range was mapped by `new`, is unmapped once, and outlived all its users.
-            let result = unsafe { munmap(self.at(0), self.len) };
-            assert!(result.is_ok(), "munmap of a mapping of our own: {result:?}");
-        }
+        // It outlived all its users.
+        let result = self.unmap(0..self.len);
+        assert!(result.is_ok(), "munmap of a mapping of our own: {result:?}");
+    }
+}
+
+/// A mapping that nothing but its references reaches.
+struct Owned(Mapping);
+
+impl Slab for Owned {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is as long, was zeroed by the system, and lives as long as `self`. Its address is given out here alone, and
+        // nothing of it is released before its end.
+        unsafe { std::slice::from_raw_parts(self.0.base.as_ptr(), self.0.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` says that nobody has a reference into it.
+        unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr(), self.0.len) }
     }
 }
 
@@ -244,6 +319,35 @@ mod tests {
         assert_eq!(resident(region.as_ref()), 4);
         // SAFETY: the region lives, and no other reference into it does.
         assert_eq!(unsafe { region.base().add(PAGE).read_volatile() }, 0);
+    }
+
+    /// Where it begins.
+    fn address(slab: &dyn Slab) -> usize {
+        slab.bytes().as_ptr() as usize
+    }
+
+    #[test]
+    fn slabs_begin_where_a_huge_page_can_and_are_as_long_as_asked_for() {
+        let mut slabs: Vec<_> = (0..5).map(|_| MmapRegions.map_slab(2 * HUGE).unwrap()).collect();
+        for slab in &mut slabs {
+            assert_eq!((address(slab.as_ref()) % HUGE, slab.bytes().len()), (0, 2 * HUGE));
+            assert!(slab.bytes().iter().all(|byte| *byte == 0));
+            slab.bytes_mut().fill(7);
+        }
+        assert_eq!([0, PAGE].map(|bytes| MmapRegions.map_slab(bytes).unwrap().bytes().len()), [0, PAGE]);
+    }
+
+    /// Newer systems align what is as long as a huge page by themselves; nothing else.
+    #[test]
+    fn what_the_system_does_not_align_is_aligned_and_lies_side_by_side() {
+        let unit = 512 << 10;
+        let mappings: Vec<_> = (0..64).map(|_| Mapping::aligned(unit, unit).unwrap()).collect();
+        let mut bases: Vec<_> = mappings.iter().map(|mapping| mapping.base.as_ptr() as usize).collect();
+        bases.sort_unstable();
+        assert!(bases.iter().all(|base| base % unit == 0));
+        assert!(mappings.iter().all(|mapping| mapping.len == unit));
+        let apart = bases.windows(2).filter(|pair| pair[1] - pair[0] != unit).count();
+        assert!(apart < 32, "{apart} of 64 have something else beside them");
     }
 
     #[test]

@@ -68,8 +68,14 @@ impl Open<Below> for Config {
     async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
         let division = Division { nodes: around.memory_nodes.clone(), ..self.division.clone() };
         let config = Config { division, ..self.clone() };
-        let (cache, found) =
-            PageCache::open(&config, below, around.env.clone(), &around.budget, around.works.clone())?;
+        let (cache, found) = PageCache::open(
+            &config,
+            below,
+            around.env.clone(),
+            &around.regions,
+            &around.budget,
+            around.works.clone(),
+        )?;
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
         let at_risk: Option<Arc<dyn AtRisk>> = Some(cache.clone());
         let grow: Option<Arc<dyn Grow>> = Some(cache.clone());

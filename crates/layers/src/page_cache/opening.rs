@@ -6,7 +6,7 @@ use spillway_core::size::human;
 use spillway_core::sync::{
     AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, Work,
 };
-use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Seam, Works, Workspace};
+use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Regions, Seam, Works, Workspace};
 use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::DirtyRegions;
 
@@ -60,7 +60,7 @@ const FREE_SPARE: u64 = 128;
 
 /// Bytes that a unit of memory takes in what is known of free memory (a bit for each size, and their summaries), with its part of a slab.
 const fn free_bytes(unit: u64) -> u64 {
-    1 + (slabs::BESIDE * unit).div_ceil(slabs::SLAB)
+    1 + (slabs::BESIDE * unit).div_ceil(slabs::SLAB_MIN)
 }
 
 /// Bytes that a hundred of the smallest folios take, with the regions that are dirty where `percent` of the blocks are.
@@ -158,6 +158,7 @@ impl PageCache {
         config: &Config,
         below: Arc<dyn BlockDevice>,
         env: Arc<dyn Env>,
+        regions: &Arc<dyn Regions>,
         budget: &Arc<Budget>,
         works: Works,
     ) -> Result<(Arc<Self>, String), Error> {
@@ -183,7 +184,7 @@ impl PageCache {
         };
         let words = format!("page cache of {} in folios of {sizes}", human(fit.folios * folio));
         let dirtiable = Dirtiable::new(budget.clone(), fit.regions, charge);
-        let core = core(settings, &fit, below, (env, works), [batches, ahead], dirtiable);
+        let core = core(settings, &fit, below, (env, regions, works), [batches, ahead], dirtiable);
         Ok((Arc::new(Self { core }), words))
     }
 }
@@ -217,13 +218,13 @@ fn core(
     settings: Settings,
     fit: &Fit,
     below: Arc<dyn BlockDevice>,
-    (env, works): (Arc<dyn Env>, Works),
+    (env, regions, works): (Arc<dyn Env>, &Arc<dyn Regions>, Works),
     [batches, ahead]: [Workspace; 2],
     dirtiable: Dirtiable,
 ) -> Arc<Core> {
     let meter = Meter::new(env.clone());
     let zones = Zones::new(&settings.division, fit.folios, &fit.places);
-    let shard = |units: Vec<u64>| RwLock::new(Folios::new(fit.places, &units));
+    let shard = |units: Vec<u64>| RwLock::new(Folios::new(fit.places, &units, regions));
     let counts = Counts::new(zones.len());
     let shards: Box<[_]> = zones.dealt(fit.places.shards).into_iter().map(shard).collect();
     let core = Arc::new_cyclic(|core| Core {

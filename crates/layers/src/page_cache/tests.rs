@@ -21,9 +21,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-use spillway_core::{Attributes, BlockSize, Budget, Env, IoBuf, Reply, Seam, Value, Works};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, Words};
+use spillway_core::{
+    Attributes, BlockSize, Budget, Env, IoBuf, Region, Regions, Reply, Seam, Slab, Value, Works,
+};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
+use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
 use super::*;
@@ -69,11 +72,49 @@ impl BlockDevice for Recorder {
     }
 }
 
+/// A system that gives so many slabs, and refuses more.
+pub(crate) struct Scarce {
+    regions: VecRegions,
+    left: AtomicU64,
+}
+
+impl Scarce {
+    pub(crate) fn of(slabs: u64) -> Arc<Self> {
+        Arc::new(Self { regions: VecRegions::new(Budget::UNLIMITED), left: AtomicU64::new(slabs) })
+    }
+
+    pub(crate) fn plenty() -> Arc<Self> {
+        Self::of(u64::MAX)
+    }
+
+    /// Gives so many from now on.
+    pub(crate) fn give(&self, slabs: u64) {
+        self.left.store(slabs, Ordering::Relaxed);
+    }
+}
+
+impl Regions for Scarce {
+    fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
+        self.regions.map(bytes)
+    }
+
+    fn map_slab(&self, bytes: usize) -> Result<Box<dyn Slab>, Kind> {
+        let left = |left: u64| left.checked_sub(1);
+        let given = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left);
+        given.map_err(|_| Kind::OutOfMemory).and_then(|_| self.regions.map_slab(bytes))
+    }
+
+    fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
+        self.regions.map_words(count)
+    }
+}
+
 /// A disk, and a cache of a MiB in folios of 16 KiB over it unless something else is asked for.
 struct House {
     world: Arc<World>,
     disk: Arc<Disk>,
     below: Arc<Recorder>,
+    regions: Arc<Scarce>,
     budget: Arc<Budget>,
     cache: Arc<PageCache>,
 }
@@ -102,9 +143,12 @@ impl House {
             slow_zeroes: AtomicBool::new(false),
         });
         let budget = Budget::new(64 << 20);
-        let (cache, _) = PageCache::open(config, below.clone(), world.clone(), &budget, Works::default())
-            .expect("it opens");
-        Self { world, disk, below, budget, cache }
+        let regions = Scarce::plenty();
+        let memory: Arc<dyn Regions> = regions.clone();
+        let opened =
+            PageCache::open(config, below.clone(), world.clone(), &memory, &budget, Works::default());
+        let (cache, _) = opened.expect("it opens");
+        Self { world, disk, below, regions, budget, cache }
     }
 
     fn submit(&self, request: Request) -> Submission {

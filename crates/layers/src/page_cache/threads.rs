@@ -6,8 +6,9 @@ use spillway_core::models::{Tasks, carry_out, every_order, finds, together};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
-use spillway_core::{BlockSize, Budget, Env, IoBuf, Works};
+use spillway_core::{BlockSize, Budget, Env, IoBuf, Regions, Works};
 use spillway_policy::dirty_regions::RegionNumber;
+use spillway_sim::memory::VecRegions;
 
 use super::*;
 
@@ -116,8 +117,10 @@ impl House {
     fn within(world: Arc<dyn Env>, folios: u64, config: &Config) -> Arc<Self> {
         let disk = Disk(Arc::new(Unseen::new(vec![0; (folios * FOLIO) as usize * BLOCK])));
         let below = Arc::new(disk.clone());
+        let regions: Arc<dyn Regions> = Arc::new(VecRegions::new(1 << 20));
         let (cache, _) =
-            PageCache::open(config, below, world, &Budget::new(1 << 20), Works::default()).expect("it opens");
+            PageCache::open(config, below, world, &regions, &Budget::new(1 << 20), Works::default())
+                .expect("it opens");
         Arc::new(Self { disk, cache })
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::Result;
 use parking_lot::Mutex;
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, Budget, Env, Geometry, Op, Request, Seam, Submission, Works,
+    Answer, BlockDevice, BlockSize, Budget, Env, Geometry, Op, Regions, Request, Seam, Submission, Works,
 };
-use spillway_io::{Workers, WorkersOptions};
+use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, PageCache};
 
 /// See the head of this file.
@@ -94,7 +94,9 @@ impl Rig {
             ..Geometry::in_memory(size)
         };
         let store = Arc::new(Store { geometry, bytes_per_second, env, busy_until, written });
-        let (cache, _) = PageCache::open(config, store.clone(), workers.env(), &budget, Works::default())?;
+        let regions: Arc<dyn Regions> = Arc::new(MmapRegions);
+        let (cache, _) =
+            PageCache::open(config, store.clone(), workers.env(), &regions, &budget, Works::default())?;
         Ok(Self { workers, store, cache, budget })
     }
 

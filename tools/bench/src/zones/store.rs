@@ -8,8 +8,10 @@ use std::task::Poll;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use spillway_core::{Attributes, BlockDevice, Budget, Geometry, IoBuf, Op, Request, Seam, Submission, Works};
-use spillway_io::{Workers, WorkersOptions};
+use spillway_core::{
+    Attributes, BlockDevice, Budget, Geometry, IoBuf, Op, Regions, Request, Seam, Submission, Works,
+};
+use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, Cut, Division, Of2011, PageCache, attributes};
 use spillway_layers::{null, rate};
 
@@ -208,8 +210,9 @@ fn measure(mode: &Config, beside: bool, [bytes_per_second, seek_us]: [u64; 2]) -
         readahead_bytes_max: 0,
         ..mode.clone()
     };
+    let regions: Arc<dyn Regions> = Arc::new(MmapRegions);
     let (cache, _) =
-        PageCache::open(&config, store, workers.env(), &Budget::new(2 * MEMORY), Works::default())?;
+        PageCache::open(&config, store, workers.env(), &regions, &Budget::new(2 * MEMORY), Works::default())?;
     let shown = attributes(cache.clone());
     let device = cache.clone();
     let work = || on_worker(&workers, move || async move { write(device, beside).await });

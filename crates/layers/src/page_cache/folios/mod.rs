@@ -12,8 +12,9 @@ pub(super) mod wanted;
 pub(super) mod zones;
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use spillway_core::{ByteRange, mutant};
+use spillway_core::{ByteRange, Regions, mutant};
 use spillway_policy::dirty_regions::{DirtyRegions, RegionNumber, Stamp};
 use spillway_policy::eviction::S3Fifo;
 use spillway_policy::folio::FolioState;
@@ -57,10 +58,11 @@ pub(super) struct Gone {
 
 impl Folios {
     /// With so many units of each zone.
-    pub(super) fn new(places: Places, units: &[u64]) -> Self {
+    pub(super) fn new(places: Places, units: &[u64], regions: &Arc<dyn Regions>) -> Self {
+        let share = |(zone, units): (u8, &u64)| Share::new(zone, *units, &places, regions.clone());
         Self {
             places,
-            zones: (0..).zip(units).map(|(zone, units)| Share::new(zone, *units, &places)).collect(),
+            zones: (0..).zip(units).map(share).collect(),
             index: Index::new(units.iter().sum(), &places),
             orders: [0; ORDERS],
             dirty: DirtyRegions::default(),
@@ -304,13 +306,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::page_cache::tests::Scarce;
 
     const UNITS: u64 = 100;
 
     /// In two zones of memory for less than all units.
     fn folios(order_max: u8) -> Folios {
         let places = Places { block_shift: 12, unit_shift: 12, order_max, region_shift: 17, shards: 1 };
-        Folios::new(places, &[32, 32])
+        Folios::new(places, &[32, 32], &(Scarce::plenty() as Arc<dyn Regions>))
     }
 
     /// Whether no folio has any of `units`.

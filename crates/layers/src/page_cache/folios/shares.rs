@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::ops::{AddAssign, Range};
+use std::sync::Arc;
 
+use spillway_core::Regions;
 use spillway_policy::chunked::{CHUNK, Chunked};
 use spillway_policy::eviction::{Residents, S3Fifo};
 use spillway_policy::zones::Watermarks;
@@ -210,9 +212,9 @@ pub(crate) struct Share {
 
 impl Share {
     /// With so many units of memory.
-    pub(crate) fn new(zone: u8, units: u64, places: &Places) -> Self {
+    pub(crate) fn new(zone: u8, units: u64, places: &Places, regions: Arc<dyn Regions>) -> Self {
         Self {
-            slabs: Slabs::new(zone, units, places),
+            slabs: Slabs::new(zone, units, places, regions),
             watermarks: Watermarks::new(units),
             slots: Slots::default(),
             eviction: S3Fifo::new(u32::try_from(units).unwrap_or(u32::MAX)),

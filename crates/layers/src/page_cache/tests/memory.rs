@@ -1,8 +1,7 @@
 //! Memory: what is charged, who leaves, and who waits.
 
 use super::*;
-use crate::page_cache::folios::slabs::system::Short;
-use spillway_core::Works;
+use spillway_core::{Regions, Works};
 
 #[test]
 fn a_cache_charges_what_it_is_told_and_gives_it_back() {
@@ -92,6 +91,7 @@ fn what_does_not_fit_is_refused_in_words() {
             config,
             Arc::new(Plain(geometry)),
             World::new(1),
+            &(Scarce::plenty() as Arc<dyn Regions>),
             &Budget::new(bytes),
             Works::default(),
         );
@@ -191,23 +191,25 @@ fn a_higher_limit_of_dirty_blocks_is_charged_where_there_is_room() {
 }
 
 /// Of 8 MiB, of which the system gives so many slabs, and all may be dirty.
-fn with_slabs(slabs: u64, division: Division) -> (Short, House) {
+fn with_slabs(slabs: u64, division: Division) -> House {
     let bytes = Some(8 << 20);
     let config =
         Config { page_cache_bytes_max: bytes, folio_size: None, dirty_ratio: 100, division, ..mebibyte() };
-    (Short::of(slabs), House::new(&config))
+    let house = House::new(&config);
+    house.regions.give(slabs);
+    house
 }
 
 /// Nothing is there that could leave: a write does not wait for it.
 #[test]
 fn where_the_system_refuses_memory_writes_fail_and_the_cache_goes_on() {
-    let (short, house) = with_slabs(0, Division::default());
+    let house = with_slabs(0, Division::default());
     assert_eq!(house.ask(filled(3, 7, 2)).result, Err(Kind::OutOfMemory));
     assert_eq!(house.ask(filled(3, 7, 2).with_fua()).result, Err(Kind::OutOfMemory));
     assert_eq!(house.read(3, 2), [0, 0]);
     assert_eq!((house.number("reads_uncached"), house.number("unsaved_bytes")), (1, 0));
     house.flush();
-    drop(short);
+    house.regions.give(u64::MAX);
     house.write(3, 7, 2);
     assert_eq!((house.read(3, 2), house.text("error")), (vec![7, 7], "none".into()));
 }
@@ -217,14 +219,14 @@ fn where_the_system_refuses_memory_writes_fail_and_the_cache_goes_on() {
 fn a_cache_lives_in_the_memory_that_the_system_gives() {
     for zones in [vec![], vec![1, 3]] {
         let context = format!("{zones:?}");
-        let (short, house) = with_slabs(1, Division { zones, ..Division::default() });
+        let house = with_slabs(1, Division { zones, ..Division::default() });
         let value = |block: usize| (block / 16 % 251) as u8 + 1;
         (0..2048).step_by(16).for_each(|block| house.write(block, value(block), 16));
         assert!(house.number("folio_bytes") <= 2 << 20, "{context}");
         assert!(house.number("writes_blocked") > 0, "{context}: of 8 MiB in 2 MiB");
         (0..2048).step_by(8).for_each(|block| assert_eq!(house.read(block, 8), [value(block); 8]));
         assert!(house.number("folio_bytes") > 1 << 20, "{context}: it is in use");
-        drop(short);
+        house.regions.give(u64::MAX);
         (0..2048).step_by(16).for_each(|block| _ = house.read(block, 16));
         assert!(house.number("folio_bytes") > 5 << 20, "{context}: it is asked again");
     }

@@ -8,7 +8,6 @@ use futures_util::future::{Either, select};
 use spillway_core::random::Random;
 
 use super::*;
-use crate::page_cache::folios::slabs::system::Short;
 
 const BLOCKS: u64 = 3000;
 
@@ -80,7 +79,6 @@ struct Storm {
     stream: u64,
     /// The disk is full now and then.
     fills_up: bool,
-    _short: Short,
 }
 
 impl Storm {
@@ -96,8 +94,8 @@ impl Storm {
             division: Division { zones, ..Division::default() },
             ..mebibyte()
         };
-        let short = Short::of(one_of(&[u64::MAX, u64::MAX, 0, 1, 2]));
         let house = House::new(&config);
+        house.regions.give(one_of(&[u64::MAX, u64::MAX, 0, 1, 2]));
         house.below.slow_zeroes.store(one_of(&[0, 0, 0, 1]) == 1, Ordering::Relaxed);
         let fills_up = one_of(&[0, 0, 1]) == 1;
         let zero = Block { may: BTreeSet::from([0]), ..Block::default() };
@@ -109,7 +107,6 @@ impl Storm {
             open: Rc::default(),
             stream: 0,
             fills_up,
-            _short: short,
         }
     }
 

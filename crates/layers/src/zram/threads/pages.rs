@@ -1,8 +1,8 @@
 //! Pages of slots that come and go under threads that use them.
 
 use super::*;
-use spillway_core::Region;
 use spillway_core::sync::{AtomicU64, Unseen, Words, touched};
+use spillway_core::{Region, Slab};
 use std::ops::Range;
 
 /// Two threads fill and empty slots of one page, so that it comes and goes, while a third looks.
@@ -67,6 +67,10 @@ struct TouchedRegions(VecRegions, Unseen<Vec<Arc<dyn Words>>>);
 impl Regions for TouchedRegions {
     fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
         self.0.map(bytes)
+    }
+
+    fn map_slab(&self, bytes: usize) -> Result<Box<dyn Slab>, Kind> {
+        self.0.map_slab(bytes)
     }
 
     fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
