@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Promises: a look follows every kick, whatever thread it comes from, and sees what was published before it. A drain ends with
-//! success only after a moment, later than its call, at which nothing was left; and with an error after one lap in which a batch
-//! failed. Needs: a source that kicks whenever more can be taken than before, and when nothing is left any more.
+//! success only after a moment, later than its call, at which nothing was left; and with an error after one lap, begun later than its call,
+//! in which a batch failed. Needs: a source that kicks whenever more can be taken than before, and when nothing is left any more.
 //!
 //! Locks: the drains, and the bandwidth; both are leaves.
 
@@ -141,7 +141,8 @@ impl<S: Source> Writeback<S> {
         self.0.draining.load(Ordering::Acquire)
     }
 
-    /// Writes everything back. Dropped, it is not asked for any more. The error is that of a batch, after a lap in which one has failed:
+    /// Writes everything back. Dropped, it is not asked for any more. The error is that of a batch, after a lap from now on in which one has
+    /// failed:
     /// what could be written back has been.
     pub(crate) async fn drain(&self) -> Result<(), Kind> {
         let call = Call::begin(&self.0);
@@ -208,6 +209,8 @@ impl<S: Source> Drop for Call<'_, S> {
 
 /// A lap of a drain, which ends once all that was left at its begin was tried.
 struct Lap {
+    /// Calls numbered below it came before the lap: its failure is their answer.
+    before: u64,
     left: u64,
     failed: Option<Kind>,
 }
@@ -317,7 +320,7 @@ impl<S: Source> Run<S> {
         if pending && self.source.left() > 0 {
             // Until something fails, laps follow each other without a pause.
             if self.lap.as_ref().is_none_or(|lap| lap.left == 0 && lap.failed.is_none()) {
-                self.lap = Some(Lap { left: self.source.left(), failed: None });
+                self.lap = Some(Lap { before, left: self.source.left(), failed: None });
             }
             return true;
         }
@@ -330,10 +333,11 @@ impl<S: Source> Run<S> {
         false
     }
 
-    /// Ends a lap that has found what it can; whether it has failed, which drains are told.
+    /// Ends a lap that has found what it can; whether it has failed, which the drains are told that were called before it.
     fn end_failed_lap(&mut self) -> bool {
-        let failed = self.lap.take().and_then(|lap| lap.failed);
-        failed.inspect(|&kind| self.state.answer(u64::MAX, Err(kind))).is_some()
+        let Some(Lap { before, failed: Some(kind), .. }) = self.lap.take() else { return false };
+        self.state.answer(before, Err(kind));
+        true
     }
 
     /// Takes notice of batches that have ended.

@@ -237,6 +237,20 @@ fn a_drain_ends_after_one_failing_lap() {
     assert_eq!(drained.get(), Some(Ok(())), "it is tried at once");
 }
 
+/// What has failed before a call is no answer to it.
+#[test]
+fn a_drain_called_in_a_lap_that_has_failed_has_a_lap_of_its_own() {
+    let toy = Toy::new();
+    toy.soil(0..1000);
+    toy.pages(|pages| pages.bad = BTreeSet::from([3]));
+    let drained = toy.drain();
+    toy.run_until("a failure", || toy.pages(|pages| pages.failures > 0));
+    toy.pages(|pages| pages.bad.clear());
+    let later = toy.drain();
+    toy.run_until("the end", || drained.get().is_some() && later.get().is_some());
+    assert_eq!((drained.get(), later.get()), (Some(Err(Kind::Io)), Some(Ok(()))));
+}
+
 #[test]
 fn failures_back_off_exponentially() {
     let toy = Toy::new();

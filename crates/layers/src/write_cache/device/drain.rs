@@ -23,7 +23,7 @@ pub(crate) enum State {
     Off,
     Running {
         stays_clean: bool,
-        /// Asked for again meanwhile: what was written before that has to be on the origin, too.
+        /// Asked for again meanwhile: what was written before that has to be on the origin, too, and what could not be is tried again.
         again: bool,
     },
     /// The cache is empty and stays so.
@@ -69,7 +69,7 @@ impl Drain {
             unreachable!("only its own task ends it")
         };
         let again = std::mem::take(again) && !mutant::on("write_cache: end a drain that was asked for again");
-        if result.is_ok() && again {
+        if again {
             return false;
         }
         *state = match result {
