@@ -85,11 +85,16 @@ pub(super) fn huge_pages(host: &Host) -> Finding {
         text.and_then(|text| chosen(&text).map(str::to_owned)).unwrap_or_else(|| "unknown".to_owned())
     };
     let (enabled, shared) = (chosen("enabled"), chosen("shmem_enabled"));
-    let remedy = "Each 4 KiB of a sparse file on tmpfs takes up to 2 MiB of memory. For origins and caches there: \
+    let slow = "Reads from page caches take longer. For them alone: echo madvise > \
+                /sys/kernel/mm/transparent_hugepage/enabled.";
+    let sparse = "Each 4 KiB of a sparse file on tmpfs takes up to 2 MiB of memory. For origins and caches there: \
                   echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled.";
-    let found =
-        format!("{enabled}, of which data of RAM disks and caches uses none; {shared} in shared memory");
-    Finding::new("huge pages", found, (shared == "force").then(|| remedy.to_owned()))
+    let remedies: Vec<&str> = [(enabled == "never").then_some(slow), (shared == "force").then_some(sparse)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let found = format!("{enabled}, for page caches; {shared} in shared memory");
+    Finding::new("huge pages", found, (!remedies.is_empty()).then(|| remedies.join(" ")))
 }
 
 /// The word in brackets of a list such as `always [madvise] never`.
@@ -182,19 +187,28 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_a_note_where_tmpfs_always_has_them() {
-        let files = |shared| {
-            [
-                ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
-                ("sys/kernel/mm/transparent_hugepage/shmem_enabled", shared),
-            ]
-        };
-        let finding = huge_pages(&host(&files("always within_size advise [never] deny force\n")).0);
-        assert!(finding.status == Status::Ok && finding.found.starts_with("madvise,"), "{finding:?}");
-        assert_eq!(
-            huge_pages(&host(&files("always within_size advise never deny [force]\n")).0).status,
-            Status::Note
+    fn huge_pages_are_a_note_where_tmpfs_always_has_them_or_page_caches_have_none() {
+        let (some, none) = ("always [madvise] never\n", "always madvise [never]\n");
+        let (rare, forced) = (
+            "always within_size advise [never] deny force\n",
+            "always within_size advise never deny [force]\n",
         );
+        let found = |enabled, shared| {
+            let files = [
+                ("sys/kernel/mm/transparent_hugepage/enabled", enabled),
+                ("sys/kernel/mm/transparent_hugepage/shmem_enabled", shared),
+            ];
+            huge_pages(&host(&files).0)
+        };
+        let finding = found(some, rare);
+        assert!(finding.status == Status::Ok && finding.found.starts_with("madvise,"), "{finding:?}");
+        for (enabled, shared, words) in
+            [(some, forced, "tmpfs"), (none, rare, "madvise"), (none, forced, "tmpfs")]
+        {
+            let finding = found(enabled, shared);
+            assert_eq!(finding.status, Status::Note);
+            assert!(finding.remedy.expect("a note").contains(words));
+        }
         assert!(huge_pages(&host(&[]).0).found.starts_with("unknown,"));
     }
 
