@@ -85,8 +85,7 @@ impl House {
             Arc::new(disk.named(row.disk_name(number)).tearing(tear))
         };
         let disks: Vec<_> = media.iter().enumerate().map(power_up).collect();
-        let buffers = buffers_of(scenario);
-        buffers.enter();
+        let buffers = entered_buffers(scenario);
         let budget = row.budget(scenario.tight);
         story.model.borrow_mut().set_losing(row.is_durable() && phase.loses());
         story.model.borrow_mut().set_late(scenario.network.is_some());
@@ -110,6 +109,7 @@ impl House {
             reads_fail: phase.reads_fail() || bad || row.impatient || row.remote && phase.faulty(),
             commits: row.commits,
             durable: row.is_durable(),
+            has_no_slabs: scenario.refused && row.is_paged(),
             spill: spill_of(row, phase.spoils() || bad, force),
             payloads: Rc::default(),
             client: None,
@@ -350,10 +350,13 @@ impl House {
     }
 }
 
-/// The buffers of the server. That of an origin, beside it, takes some too, which one elsewhere would not wait for.
-fn buffers_of(scenario: &Scenario) -> Buffers {
+/// The buffers of the server, which this thread takes from now on. That of an origin, beside it, takes some too, which one elsewhere would
+/// not wait for.
+fn entered_buffers(scenario: &Scenario) -> Buffers {
     let way = scenario.network.filter(|_| !scenario.row.remote);
-    way.map_or_else(Buffers::default, |way| way.buffers(scenario.row.long()))
+    let buffers = way.map_or_else(Buffers::default, |way| way.buffers(scenario.row.long()));
+    buffers.enter();
+    buffers
 }
 
 /// The disk that a stack spills to. What it keeps may be spoiled since an earlier phase, after which it is opened by force.

@@ -78,16 +78,21 @@ impl Visitor {
     /// What stands behind the error of a request that nothing makes fail: where clients are not told, want of memory.
     pub(crate) fn refusal(&self, op: Op) -> Kind {
         let told = self.network().is_none_or(|network| !network.has_one_error());
-        if told || self.durable || !matches!(op, Op::Write | Op::WriteZeroes) {
+        if told || !matches!(op, Op::Write | Op::WriteZeroes) || self.durable && !self.has_no_slabs {
             return Kind::Io;
         }
         let refused = self.site().room.as_ref().is_some_and(MemoryRoom::is_refused);
-        if refused { Kind::OutOfMemory } else { Kind::NoSpace }
+        if refused || self.has_no_slabs { Kind::OutOfMemory } else { Kind::NoSpace }
     }
 
-    /// Whether a write that began as `number` may have found no memory. A discard takes none, and what has a disk waits for it.
+    /// Whether a write that began as `number` may have found no memory. A discard takes none, and what has a disk waits for it, where the system
+    /// gives any.
     pub(crate) fn may_be_refused(&self, op: Op, kind: Kind, number: Number) -> bool {
-        let takes_memory = matches!(op, Op::Write | Op::WriteZeroes) && !self.durable;
+        let is_write = matches!(op, Op::Write | Op::WriteZeroes);
+        if is_write && self.has_no_slabs && kind == Kind::OutOfMemory {
+            return true;
+        }
+        let takes_memory = is_write && !self.durable;
         let room = self.site().room.as_ref();
         let limited = || room.is_some_and(|room| room.may_refuse(kind, number, &self.model.borrow()));
         takes_memory && (self.others.may_refuse(kind) || limited())

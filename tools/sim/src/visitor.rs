@@ -69,6 +69,8 @@ pub(crate) struct Visitor {
     pub(crate) commits: bool,
     /// What it acknowledges and flushes survives a crash.
     pub(crate) durable: bool,
+    /// Its page cache gets no memory from the system: nothing is written through it.
+    pub(crate) has_no_slabs: bool,
     /// Of a stack that spills, what is known of its disk.
     pub(crate) spill: Option<Rc<Spill>>,
     /// Bytes of the clients' buffers, which the server of each charges. What was withdrawn may be in use until the end.
