@@ -1,6 +1,6 @@
 //! The program under test with an allocator that counts: whether memory stays below a limit is checked at each allocation.
 //!
-//! What counts is the sum of two: bytes that are allocated now, and resident bytes of zram's regions. The kernel tells regions from all
+//! What counts is the sum of two: bytes that are allocated now, and resident bytes of regions and slabs. The kernel tells regions from all
 //! other mappings by their flags in `smaps` (private, no reserve, advised about huge pages: see `io::memory`); they are looked at every few
 //! milliseconds. A file that is mapped (mode `p` of the write cache) is neither: its pages are the page cache's.
 //!
