@@ -114,7 +114,7 @@ fn transfer(rig: &Rig, librbd: &Contender, way: Way, case: &Case) -> Result<(f64
 /// Reads a second of each way with cold caches, each block once at most.
 fn misses(rig: &Rig, librbd: &Contender, round: usize, rounds: Rounds) -> Result<Vec<f64>> {
     let mut figures = vec![f64::NAN; WAYS.len()];
-    let limits = format!("--norandommap=0 --io_size={}M", rounds.pick(128, 32));
+    let limits = format!("--norandommap=0 --io_size={}M", rounds.pick(64, 32));
     for turn in drawn_order(WAYS.len(), round) {
         let way = WAYS[turn];
         let done = match way {

@@ -122,8 +122,8 @@ pub(super) const SECTIONS: &[Section] = &[
         title: "Network origins",
         source: "",
         parts: &[
-            Part::new("network-cache", ["network 5 cache", ""], [120, 0]),
-            Part::new("network-image", ["network 5 image", ""], [260, 0]),
+            Part::new("network-cache", ["network 5 cache", ""], [100, 0]),
+            Part::new("network-image", ["network 5 image", ""], [290, 0]),
             Part::new("network-server", ["network 5 server", ""], [220, 0]),
         ],
     },
