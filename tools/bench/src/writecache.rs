@@ -62,25 +62,16 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
 }
 
 fn large(bench: &Bench, rounds: Rounds) -> Result<()> {
-    let (mut rows, mut slopes) = (Vec::new(), Vec::new());
+    let head = ["block", "one I/O a block", "large", "ratio (source)", "plain file", "its ratio", "of plain"];
+    let note = "The bound is the source's ratio at that block. \"Its ratio\" is that of the plain file to one I/O a block: no cache can have more.";
+    let mut slopes = Vec::new();
     for depth in [1, 32] {
-        let (some, slope) = large_writes(bench, depth, rounds)?;
-        rows.extend(some);
+        let (rows, slope) = large_writes(bench, depth, rounds)?;
+        let title =
+            format!("E4: 512 KiB random writes, depth {depth}, {} MiB, MiB a second", written(rounds) / MIB);
+        results::show(rounds.table(&title, &head, rows).note(note))?;
         slopes.push(row![depth.to_string(), once(slope, 3).unit(" us").at_most(0.1)]);
     }
-    let head = [
-        "depth",
-        "block",
-        "one I/O a block",
-        "large",
-        "ratio (source)",
-        "plain file",
-        "its ratio",
-        "of plain",
-    ];
-    let title = format!("E4: 512 KiB random writes, {} MiB, MiB a second", written(rounds) / MIB);
-    let note = "The bound is the source's ratio at that block. \"Its ratio\" is that of the plain file to one I/O a block: no cache can have more.";
-    results::show(rounds.table(&title, &head, rows).note(note))?;
     let title = "What a block of a write costs: the slope, over the blocks of a write, of its time less that on the plain file";
     rounds.show(title, &["depth", "a block"], slopes)
 }
@@ -116,7 +107,6 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<(Vec<Vec<
         }
         let flushed = flush_after.map(|writes| format!(", a flush after each {writes} writes"));
         rows.push(row![
-            depth.to_string(),
             format!("{block}{}", flushed.unwrap_or_default()),
             figure(single, 0),
             figure(large, 0),

@@ -1,13 +1,14 @@
 //! The report as docs/performance.md: a template with the prose, filled with tables.
 //!
 //! A line of the template may be a marker: `{{facts}}`, `{{claims}}`, `{{missed}}`, `{{absent}}`, or `{{PART NUMBER}}` for a table of a
-//! part, counted from 1. All that a marker becomes are tables, whose lines may be wider than prose.
+//! part, counted from 1; `{{PART NUMBER LAST}}` has only so many of its last rows. All that a marker becomes are tables, whose lines may be wider than prose.
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::content::Report;
 use super::judgement::{Judged, Judgement};
-use super::parts::NOT_TRIED;
+use super::parts::{NOT_TRIED, SECTIONS};
+use crate::table::Table;
 
 const TEMPLATE: &str = include_str!("performance.md");
 
@@ -52,16 +53,31 @@ fn expanded(report: &Report, judgement: &Judgement<'_>, marker: &str) -> Result<
             table(&["", ""], labels.chain(facts))
         }
         "claims" => table(&head, judgement.claims().iter().map(judged)),
-        "missed" => {
-            let missed = judgement.missed();
-            let rows = missed.iter().map(|missed| [judged(missed), vec![missed.distance()]].concat());
-            table(&[&head[..], &["by"]].concat(), rows)
-        }
+        "missed" => table(&["experiment", "figures"], missed(judgement)),
         "absent" => {
             let absent = judgement.absent.iter().map(|(what, why)| vec![what.clone(), why.clone()]);
             table(&["", ""], absent.chain(NOT_TRIED.iter().map(|text| vec!["always".into(), (*text).into()])))
         }
         _ => of_part(report, marker)?,
+    })
+}
+
+/// A row for each section: a document of bounded length has all that was missed.
+fn missed(judgement: &Judgement<'_>) -> impl Iterator<Item = Vec<String>> {
+    let all = judgement.missed();
+    SECTIONS.iter().filter_map(move |section| {
+        let of_it = all.iter().filter(|missed| missed.section.title == section.title);
+        let figure = |missed: &&Judged<'_>| {
+            format!(
+                "{}: {} ({}), by {}",
+                missed.full_name(),
+                missed.shown(),
+                missed.wanted(),
+                missed.distance()
+            )
+        };
+        let figures: Vec<String> = of_it.map(figure).collect();
+        (!figures.is_empty()).then(|| vec![section.title.into(), figures.join("; ")])
     })
 }
 
@@ -77,13 +93,21 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
 
 /// A table of a part; the reason, where it is not there.
 fn of_part(report: &Report, marker: &str) -> Result<String> {
-    let words = marker.split_once(' ').and_then(|(name, number)| Some((name, number.parse::<usize>().ok()?)));
-    let Some((name, number)) = words else { bail!("the template has an unknown marker: {marker}") };
+    let (name, numbers) = marker.split_once(' ').unwrap_or((marker, ""));
+    let numbers: Result<Vec<usize>, _> = numbers.split(' ').map(str::parse).collect();
+    let (number, last) = match numbers.as_deref() {
+        Ok(&[number]) => (number, usize::MAX),
+        Ok(&[number, last]) => (number, last),
+        _ => bail!("the template has an unknown marker: {marker}"),
+    };
     ensure!(Report::has_part(name), "the template names a part that does not exist: {name}");
     let why = |why: &str| table(&["", ""], std::iter::once(vec![marker.into(), why.into()]));
     let Some(outcome) = report.outcome(name) else { return Ok(why("it was not run")) };
     match (outcome.tables.get(number.checked_sub(1).context("tables count from 1")?), &outcome.failure) {
-        (Some(table), _) => Ok(table.rows_in_markdown(ToString::to_string)),
+        (Some(table), _) => {
+            let rows = table.rows[table.rows.len().saturating_sub(last)..].to_vec();
+            Ok(Table { rows, ..table.clone() }.rows_in_markdown(ToString::to_string))
+        }
         (None, Some(failure)) => Ok(why(failure)),
         (None, None) => bail!("the template names a table that {name} does not have: {number}"),
     }
@@ -92,7 +116,7 @@ fn of_part(report: &Report, marker: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::super::fixture;
-    use super::super::parts::{Mode, SECTIONS};
+    use super::super::parts::Mode;
     use super::*;
 
     fn report() -> Report {
@@ -110,7 +134,7 @@ mod tests {
         for judged in judgement.missed() {
             assert!(list.contains(&judged.full_name()), "{}", judged.full_name());
         }
-        assert_eq!(list.matches("| 20 % |").count(), judgement.missed().len());
+        assert_eq!(list.matches(", by 20 %").count(), judgement.missed().len());
         assert!(page.contains("0123456789ab") && page.contains("A <fast> & cheap one"), "commit and host");
     }
 
@@ -135,6 +159,9 @@ mod tests {
         report.outcomes.retain(|outcome| outcome.part != "tls");
         let fuse = report.outcomes.iter_mut().find(|outcome| outcome.part == "fuse").unwrap();
         (fuse.failure, fuse.tables) = (Some("a | b".into()), Vec::new());
+        let part = |marker: &str| filled(&self::report(), marker).unwrap();
+        assert!(part("{{nbd 1}}").contains("| nbd met |") && !part("{{nbd 1 1}}").contains("| nbd met |"));
+        assert!(part("{{nbd 1 1}}").contains("| nbd missed |"));
         assert!(filled(&report, "{{tls 1}}").unwrap().contains("| tls 1 | it was not run |"));
         assert!(filled(&report, "{{fuse 1}}").unwrap().contains("| fuse 1 | a / b |"));
     }
