@@ -141,9 +141,8 @@ impl<S: Source> Writeback<S> {
         self.0.draining.load(Ordering::Acquire)
     }
 
-    /// Writes everything back. Dropped, it is not asked for any more. The error is that of a batch, after a lap from now on in which one has
-    /// failed:
-    /// what could be written back has been.
+    /// Writes everything back. Dropped, it is not asked for any more. The error is that of a batch that was tried after this call, and what
+    /// could be written back has been.
     pub(crate) async fn drain(&self) -> Result<(), Kind> {
         let call = Call::begin(&self.0);
         self.kick();
