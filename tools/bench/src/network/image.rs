@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::rig::{BYTES, Rig, Server, address};
-use crate::fio::{Case, Contender, case, finish, fio};
+use crate::fio::{Case, Contender, Finished, case, finish, fio};
 use crate::rounds::{Rounds, drawn_order};
 use crate::table::{Cell, figure, named, ratio, row};
 
@@ -33,6 +33,9 @@ const WAYS: [Way; 5] = [Way::Librbd, Way::Uncached, Way::Disk, Way::Cache, Way::
 
 /// Those of which large transfers are measured.
 const LARGE_WAYS: usize = 4;
+
+/// Of each: writes until a flush is acknowledged, writes until all is in the cluster, and reads.
+const TRANSFERS: usize = 3;
 
 impl Way {
     fn name(self) -> &'static str {
@@ -75,40 +78,44 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
         figures.extend(hits(&rig, &file, round, rounds)?);
         Ok(figures)
     })?;
-    let (transferred, small) = figures.split_at(LARGE_WAYS * SEQUENTIAL.len());
+    let (transferred, small) = figures.split_at(LARGE_WAYS * TRANSFERS);
     let (missed, hit) = small.split_at(WAYS.len());
     show_transfers(transferred, rounds)?;
     show_misses(missed, rounds)?;
     show_hits(hit, rounds)
 }
 
-/// MiB a second of each way in each direction: written until all is in the cluster, and read with cold caches.
+/// MiB a second of each way: written until a flush is acknowledged, until all is in the cluster, and read with cold caches.
 fn transfers(rig: &Rig, librbd: &Contender, round: usize, rounds: Rounds) -> Result<Vec<f64>> {
-    let mut figures = vec![f64::NAN; LARGE_WAYS * SEQUENTIAL.len()];
-    for turn in drawn_order(figures.len(), round) {
+    let mut figures = vec![f64::NAN; LARGE_WAYS * TRANSFERS];
+    for turn in drawn_order(LARGE_WAYS * SEQUENTIAL.len(), round) {
         let (way, case) = (WAYS[turn / SEQUENTIAL.len()], &SEQUENTIAL[turn % SEQUENTIAL.len()]);
-        let (mut requests, mut seconds) = (0.0, 0.0);
+        let (mut requests, mut seconds, mut drains) = (0.0, 0.0, 0.0);
         for _ in 0..rounds.pick(2, 1) {
-            let (done, took) = transfer(rig, librbd, way, case)?;
-            (requests, seconds) = (requests + done, seconds + took);
+            let (done, drain) = transfer(rig, librbd, way, case)?;
+            (requests, seconds, drains) = (requests + done.requests, seconds + done.seconds, drains + drain);
         }
-        figures[turn] = requests / seconds;
+        let at = way as usize * TRANSFERS;
+        if case.rw == "write" {
+            (figures[at], figures[at + 1]) = (requests / seconds, requests / (seconds + drains));
+        } else {
+            figures[at + 2] = requests / seconds;
+        }
     }
     Ok(figures)
 }
 
-/// Requests and seconds of the whole image once.
-fn transfer(rig: &Rig, librbd: &Contender, way: Way, case: &Case) -> Result<(f64, f64)> {
+/// The whole image once, a flush at the end; then the seconds until all of it is in the cluster.
+fn transfer(rig: &Rig, librbd: &Contender, way: Way, case: &Case) -> Result<(Finished, f64)> {
     let whole = |contender: &Contender| finish(contender, case, "--end_fsync=1");
     if way == Way::Librbd {
-        let done = whole(librbd)?;
-        return Ok((done.requests, done.seconds));
+        return Ok((whole(librbd)?, 0.0));
     }
     let server = way.serve(rig, &address(way.image()))?;
     let done = whole(&server.contender)?;
     let is_dirty = way == Way::Cache && case.rw == "write";
     let drain = if is_dirty { server.drain()? } else { 0.0 };
-    Ok((done.requests, done.seconds + drain))
+    Ok((done, drain))
 }
 
 /// Reads a second of each way with cold caches, each block once at most.
@@ -146,22 +153,23 @@ fn hits(rig: &Rig, file: &Path, round: usize, rounds: Rounds) -> Result<Vec<f64>
 }
 
 fn show_transfers(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
-    let of: Vec<&[Vec<f64>]> = figures.chunks(SEQUENTIAL.len()).collect();
+    let of: Vec<&[Vec<f64>]> = figures.chunks(TRANSFERS).collect();
     let row = |(at, way): (usize, &Way)| {
-        let cells = (0..SEQUENTIAL.len()).flat_map(|case| {
-            let rate = figure(&of[at][case], 0);
+        let cells = (0..TRANSFERS).flat_map(|one| {
+            let rate = figure(&of[at][one], 0);
             let to_librbd = match way {
                 Way::Librbd => "-".into(),
-                _ => Cell::from(ratio(&of[at][case], &of[0][case]).at_least(LARGE)),
+                _ => Cell::from(ratio(&of[at][one], &of[0][one]).at_least(LARGE)),
             };
             [rate.into(), to_librbd]
         });
         named(way.name(), cells)
     };
     let rows = WAYS[..LARGE_WAYS].iter().enumerate().map(row).collect();
-    let title = "Sequential transfers of 1 MiB, depth 4, MiB a second: written until the last byte is in the cluster, \
-                 read with cold caches";
-    rounds.show(title, &["", "writes", "to librbd", "reads", "to librbd"], rows)
+    let title = "Sequential transfers of 1 MiB, depth 4, MiB a second: written until the flush at the end is acknowledged, \
+                 written until all is in the cluster, read with cold caches";
+    let head = ["", "written", "to librbd", "and drained", "to librbd", "read", "to librbd"];
+    rounds.show(title, &head, rows)
 }
 
 fn show_misses(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
