@@ -17,7 +17,7 @@ use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::zram;
 
 use crate::pages::{self, PAGE, Pages};
-use crate::rounds::Rounds;
+use crate::rounds::{Rounds, drawn_order};
 use crate::table::{Cell, figure, ratio, row};
 use crate::writecache::{self, Bench};
 
@@ -27,6 +27,9 @@ const REQUESTS: usize = 64 << 10;
 
 /// Requests in flight on each worker of a device that answers later.
 const DEPTH: usize = 16;
+
+/// Of a number of workers: requests a second and locks a request, of writes and of reads.
+const FIGURES: usize = 4;
 
 /// What a worker did.
 struct Done {
@@ -133,19 +136,25 @@ fn rows(
     rounds: Rounds,
     make: Make<'_>,
 ) -> Result<Vec<Vec<Cell>>> {
-    let mut rows = Vec::new();
-    let mut alone: Option<Vec<Vec<f64>>> = None;
-    for &count in counts {
+    let fields = counts.iter().map(|&count| {
         let workers = Workers::start(WorkersOptions { count, ..WorkersOptions::default() })?;
-        let device = make(&workers)?;
-        let figures = rounds.measure(|_| {
-            Ok([Op::Write, Op::Read].map(|op| on_all(&workers, &device, set, op, depth)).concat())
-        })?;
-        let first = alone.get_or_insert_with(|| figures.clone());
-        let rate = |number: usize| figure(&figures[number], 0);
-        let gain = |number: usize| ratio(&figures[number], &first[number]);
-        let locks = |number: usize| figure(&figures[number], 2);
-        rows.push(row![what, count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]);
-    }
-    Ok(rows)
+        Ok((make(&workers)?, workers))
+    });
+    let fields = fields.collect::<Result<Vec<_>>>()?;
+    let figures = rounds.measure(|round| {
+        let mut figures = vec![f64::NAN; FIGURES * fields.len()];
+        for turn in drawn_order(fields.len(), round) {
+            let (device, workers) = &fields[turn];
+            let done = [Op::Write, Op::Read].map(|op| on_all(workers, device, set, op, depth)).concat();
+            figures[turn * FIGURES..][..FIGURES].copy_from_slice(&done);
+        }
+        Ok(figures)
+    })?;
+    let row = |(count, of_it): (&usize, &[Vec<f64>])| {
+        let rate = |number: usize| figure(&of_it[number], 0);
+        let gain = |number: usize| ratio(&of_it[number], &figures[number]);
+        let locks = |number: usize| figure(&of_it[number], 2);
+        row![what, count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]
+    };
+    Ok(counts.iter().zip(figures.chunks(FIGURES)).map(row).collect())
 }

@@ -21,7 +21,7 @@ use crate::nbd::Folder;
 use crate::results;
 use crate::rounds::{Rounds, drawn_order};
 use crate::statistics::median;
-use crate::table::{Cell, figure, named, ratio, row};
+use crate::table::{Cell, Figure, figure, named, ratio, row};
 use beside::Beside;
 use contenders::{ALL, BATCHED, BEFORE, FIO, Field, GATHERED};
 pub(crate) use medium::write_zeroes;
@@ -77,14 +77,23 @@ fn show(figures: &[Vec<f64>], rounds: Rounds, bytes: u64, media: &str) -> Result
         let [faster, of_fio] = [ratio(&rates[at], &rates[BEFORE]), ratio(&rates[at], fastest)];
         let share = ratio(&processor[at], &processor[BEFORE]).decimals(3);
         let [faster, of_fio, share] = match at {
-            GATHERED => [faster.at_least(FASTER), of_fio.at_least(OF_FIO), share.at_most(PROCESSOR)],
+            GATHERED => {
+                let [faster, share] = [faster.at_least(FASTER), share.at_most(PROCESSOR)].map(Figure::to_own);
+                [faster, of_fio.at_least(OF_FIO), share]
+            }
             _ => [faster, of_fio, share],
         };
         row![contender.name(), figure(&rates[at], 0), faster, of_fio, figure(&processor[at], 2), share]
     });
     let title = format!("E1: {} MiB of random pages written back, MiB a second", bytes >> 20);
-    let heads =
-        ["", "MiB/s", "to single pages", "of fio, 1 MiB, depth 8", "processor, s a GiB", "to single pages"];
+    let heads = [
+        "",
+        "MiB/s",
+        "to single pages",
+        "of fio, 1 MiB, depth 8",
+        "processor, s a GiB",
+        "that to single pages",
+    ];
     let media = format!(
         "All wrote to {media}. Ours writes single pages one at a time, an eighth of the bytes, as the kernel's \
          writeback_batch_size of 1 asks. fio's rate and processor time are its own account, without its start."
@@ -115,7 +124,7 @@ fn show_beside(figures: &[Vec<f64>], alone: &[f64], rounds: Rounds) -> Result<()
         figure(idle, 0),
         figure(busy, 0).at_most(most.round()),
         figure(rate, 0),
-        ratio(rate, alone).at_least(KEPT),
+        ratio(rate, alone).at_least(KEPT).to_own(),
     ];
     let title = "5,000 reads a second of pages in memory, beside write-back: 99 of 100 take less, us";
     rounds.show(title, &["idle", "during write-back", "write-back, MiB a second", "of alone"], vec![row])

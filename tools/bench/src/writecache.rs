@@ -107,10 +107,10 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<(Vec<Vec<
         }
         let flushed = flush_after.map(|writes| format!(", a flush after each {writes} writes"));
         rows.push(row![
-            format!("{block}{}", flushed.unwrap_or_default()),
+            format!("{block}, depth {depth}{}", flushed.unwrap_or_default()),
             figure(single, 0),
             figure(large, 0),
-            ratio(large, single).wanted(wanted),
+            ratio(large, single).wanted(wanted).to_own(),
             figure(plain, 0),
             ratio(plain, single),
             ratio(large, plain).wanted(if block >= 4096 && flush_after.is_none() { 0.8 } else { 0.0 }),
@@ -132,57 +132,63 @@ pub(crate) fn slope(points: &[(f64, f64)]) -> f64 {
     both / points.iter().map(|point| (point.0 - x).powi(2)).sum::<f64>()
 }
 
-/// After ten times the capacity in random 4 KiB writes over 45 % of it: 512 KiB writes again, 20 % of the capacity.
+/// Ways to choose free blocks.
+const FITS: [&str; 2] = ["best fit", "next fit"];
+
+/// 512 KiB writes, 20 % of the capacity, to a fresh cache and to one that is aged.
 fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
-    let mut rows = Vec::new();
-    for next_fit in [false, true] {
-        let placement = if next_fit { Placement(take_next) } else { Placement::default() };
-        let config = Config { placement, ..still(4096) };
-        let (mut pieces, mut runs) = (String::new(), String::new());
-        let figures = rounds.measure(|round| {
-            let large = Load {
-                len: WRITE_BYTES,
-                depth: 1,
-                bytes: CACHE_BYTES / 5 / MIB * MIB,
-                area: ORIGIN_BYTES / 2,
-                seed: round as u64,
-                flush_after: None,
-            };
-            let fresh = bench.write(bench.fresh(&config)?, large);
-            let cache = bench.fresh(&config)?;
-            let area = CACHE_BYTES / 100 * 45 / 4096 * 4096;
-            let small = Load {
-                len: 4096,
-                depth: 32,
-                bytes: rounds.pick(10, 2) * CACHE_BYTES,
-                area,
-                seed: round as u64,
-                flush_after: None,
-            };
-            bench.write(cache.clone(), small);
-            bench.flush(cache.clone());
-            let show = attributes(cache.clone());
-            until_cleared(&show)?;
-            runs = format!("{}, {}", show.show("free_run_mean")?, show.show("free_run_p10")?);
-            show.store("message", "clear_stats").now()?;
-            let aged = bench.write(Arc::new(Shifted(Seam::new(cache.clone()))), large);
-            pieces = show.show("ios_per_write")?;
-            Ok(vec![fresh, aged])
-        })?;
-        let [fresh, aged] = &figures[..] else { unreachable!("two figures a round") };
-        rows.push(row![
-            if next_fit { "next fit" } else { "best fit" },
-            figure(fresh, 0),
-            figure(aged, 0),
-            ratio(aged, fresh).wanted(if next_fit { 0.0 } else { 0.9 }),
-            pieces,
-            runs,
-        ]);
-    }
+    let mut seen = [const { String::new() }; FITS.len()];
+    let figures = rounds.measure(|round| {
+        let mut figures = vec![f64::NAN; 3 * FITS.len()];
+        for turn in drawn_order(FITS.len(), round) {
+            let placement = if turn == 0 { Placement::default() } else { Placement(take_next) };
+            let config = Config { placement, ..still(4096) };
+            let aged = Aged::measure(bench, &config, round, rounds)?;
+            figures[3 * turn..][..3].copy_from_slice(&[aged.fresh, aged.rate, aged.pieces]);
+            seen[turn] = aged.runs;
+        }
+        Ok(figures)
+    })?;
+    let row = |(fit, figures): (usize, &[Vec<f64>])| {
+        let [fresh, aged, pieces] = figures else { unreachable!("three figures of a way") };
+        let of_fresh = ratio(aged, fresh).wanted(if fit == 0 { 0.9 } else { 0.0 }).to_own();
+        row![FITS[fit], figure(fresh, 0), figure(aged, 0), of_fresh, figure(pieces, 2), seen[fit].as_str()]
+    };
+    let rows = figures.chunks(3).enumerate().map(row).collect();
     let times = rounds.pick("ten times", "twice");
     let title = format!("E4 after churn: block 4096, {times} the capacity rewritten, MiB a second");
     let head = ["free blocks", "fresh", "aged", "of fresh", "I/Os a write", "free runs: mean, p10"];
     rounds.show(&title, &head, rows)
+}
+
+/// A cache after ten times the capacity in random 4 KiB writes over 45 % of it.
+struct Aged {
+    /// MiB a second of a fresh one beside it.
+    fresh: f64,
+    rate: f64,
+    /// I/Os for a write.
+    pieces: f64,
+    /// Free runs: mean, and the length that nine tenths of them reach.
+    runs: String,
+}
+
+impl Aged {
+    fn measure(bench: &Bench, config: &Config, round: usize, rounds: Rounds) -> Result<Self> {
+        let (seed, flush_after) = (round as u64, None);
+        let (bytes, area) = (CACHE_BYTES / 5 / MIB * MIB, ORIGIN_BYTES / 2);
+        let large = Load { len: WRITE_BYTES, depth: 1, bytes, area, seed, flush_after };
+        let fresh = bench.write(bench.fresh(config)?, large);
+        let cache = bench.fresh(config)?;
+        let (bytes, area) = (rounds.pick(10, 2) * CACHE_BYTES, CACHE_BYTES / 100 * 45 / 4096 * 4096);
+        bench.write(cache.clone(), Load { len: 4096, depth: 32, bytes, area, seed, flush_after });
+        bench.flush(cache.clone());
+        let show = attributes(cache.clone());
+        until_cleared(&show)?;
+        let runs = format!("{}, {}", show.show("free_run_mean")?, show.show("free_run_p10")?);
+        show.store("message", "clear_stats").now()?;
+        let rate = bench.write(Arc::new(Shifted(Seam::new(cache))), large);
+        Ok(Self { fresh, rate, pieces: show.show("ios_per_write")?.parse()?, runs })
+    }
 }
 
 /// Next fit: up to so many blocks behind those that were taken last, around the end if need be, as far as they follow each other.

@@ -78,7 +78,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
             format!("{rate} MiB/s"),
             figure(blocks, 0),
             figure(whole, 0),
-            ratio(blocks, whole).at_least(WANTED),
+            ratio(blocks, whole).at_least(WANTED).to_own(),
             figure(blocks_kib, 0),
             figure(whole_kib, 0),
         ]

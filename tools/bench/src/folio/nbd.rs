@@ -35,13 +35,24 @@ struct Entry {
     wanted: f64,
 }
 
+/// Its own io_uring makes it up to half as fast again as its threads do.
+const QEMU_NBD: &[&str] = &[
+    "qemu-nbd",
+    "-t",
+    "-e",
+    "16",
+    "-f",
+    "raw",
+    "--aio=io_uring",
+    "--cache=writeback",
+    "-k",
+    "SOCKET",
+    "FILE",
+];
+
 const PEERS: [Entry; 4] = [
     Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: 0.0 },
-    Entry {
-        name: "qemu-nbd --cache=writeback",
-        words: &["qemu-nbd", "-t", "-e", "16", "-f", "raw", "--cache=writeback", "-k", "SOCKET", "FILE"],
-        wanted: 2.5,
-    },
+    Entry { name: "qemu-nbd --cache=writeback", words: QEMU_NBD, wanted: 2.5 },
     Entry { name: "nbdkit file", words: &["nbdkit", "-f", "-U", "SOCKET", "file", "FILE"], wanted: 1.2 },
     NONE,
 ];

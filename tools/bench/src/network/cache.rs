@@ -30,25 +30,30 @@ const ACKNOWLEDGED: f64 = 10.0;
 
 const IMAGES: [&str; 2] = ["direct", "cached"];
 
-/// Of a choice: librbd's writes a second, ours until the last is acknowledged, and until all are in the cluster.
-const FIGURES: usize = 3;
+/// Of a choice: writes a second by librbd with its cache and without, ours until the last is acknowledged, and until all are in the cluster.
+const FIGURES: usize = 4;
+
+/// Ways to the cluster: two of librbd, and ours.
+const WAYS: usize = 3;
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let rig = Rig::new()?;
     let [librbd, _filled] = [rig.librbd(IMAGES[0])?, rig.librbd(IMAGES[1])?];
-    let figures = rounds.measure(|round| one_round(&rig, &librbd, round, rounds))?;
+    let direct = [rig.with_its_cache(IMAGES[0])?, librbd];
+    let figures = rounds.measure(|round| one_round(&rig, &direct, round, rounds))?;
     show(&figures, rounds)
 }
 
-fn one_round(rig: &Rig, librbd: &Contender, round: usize, rounds: Rounds) -> Result<Vec<f64>> {
+fn one_round(rig: &Rig, direct: &[Contender; 2], round: usize, rounds: Rounds) -> Result<Vec<f64>> {
     let mut figures = vec![f64::NAN; CHOICES.len() * FIGURES];
-    for turn in drawn_order(2 * CHOICES.len(), round) {
-        let (choice, at) = (&CHOICES[turn / 2], turn / 2 * FIGURES);
-        if turn % 2 == 0 {
-            let written = write(librbd, choice, rounds)?;
-            figures[at] = written.requests / written.seconds;
-        } else {
-            figures[at + 1..at + FIGURES].copy_from_slice(&through_cache(rig, choice, rounds)?);
+    for turn in drawn_order(WAYS * CHOICES.len(), round) {
+        let (choice, way, at) = (&CHOICES[turn / WAYS], turn % WAYS, turn / WAYS * FIGURES);
+        match direct.get(way) {
+            Some(librbd) => {
+                let written = write(librbd, choice, rounds)?;
+                figures[at + way] = written.requests / written.seconds;
+            }
+            None => figures[at + way..][..2].copy_from_slice(&through_cache(rig, choice, rounds)?),
         }
     }
     Ok(figures)
@@ -75,9 +80,12 @@ fn through_cache(rig: &Rig, choice: &Choice, rounds: Rounds) -> Result<[f64; 2]>
 
 fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let row = |(choice, figures): (&Choice, &[Vec<f64>])| {
-        let [librbd, acknowledged, drained] = figures else { unreachable!("three figures of a choice") };
+        let [cached, librbd, acknowledged, drained] = figures else {
+            unreachable!("four figures of a choice")
+        };
         row![
             choice.name,
+            figure(cached, 2).times(1e-3),
             figure(librbd, 2).times(1e-3),
             figure(acknowledged, 2).times(1e-3),
             ratio(acknowledged, librbd).at_least(ACKNOWLEDGED),
@@ -90,7 +98,15 @@ fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
         "4 KiB random writes to an image, depth 16, a flush after each 64, {} MiB, thousand a second",
         mib(rounds)
     );
-    let head = ["", "librbd", "spillway cache, acknowledged", "ratio", "and drained", "ratio"];
+    let head = [
+        "",
+        "librbd with its cache",
+        "librbd",
+        "spillway cache, acknowledged",
+        "to librbd",
+        "and drained",
+        "drained, to librbd",
+    ];
     let drained = "After each drain `rbd export` gave what the device held before it.";
     let flushes = "fio fills its queue with flushes until one has ended: after each 64 writes nothing else is in flight.";
     results::show(rounds.table(&title, &head, rows).note(drained).note(flushes))

@@ -168,7 +168,7 @@ fn show_transfers(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let rows = WAYS[..LARGE_WAYS].iter().enumerate().map(row).collect();
     let title = "Sequential transfers of 1 MiB, depth 4, MiB a second: written until the flush at the end is acknowledged, \
                  written until all is in the cluster, read with cold caches";
-    let head = ["", "written", "to librbd", "and drained", "to librbd", "read", "to librbd"];
+    let head = ["", "written", "of librbd", "and drained", "drained, of librbd", "read", "reads, of librbd"];
     rounds.show(title, &head, rows)
 }
 
@@ -197,7 +197,7 @@ fn show_hits(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
             way.name(),
             figure(image, 1).times(1e-3),
             figure(file, 1).times(1e-3),
-            ratio(image, file).at_least(HITS)
+            ratio(image, file).at_least(HITS).to_own()
         ]
     };
     let rows = HITTING.iter().zip(figures.chunks(2)).map(row).collect();

@@ -20,6 +20,9 @@ const OSDS: usize = 3;
 /// Blocks of it are written with content before anything is measured.
 pub(super) const FILL: Case = case("fill", "write", 1024, 1, 4);
 
+/// Of librbd, whose default is to have one.
+const NO_CACHE: &str = "rbd cache = false";
+
 /// The name of our device at every server, of which one runs at a time.
 const DEVICE: &str = "device";
 
@@ -34,20 +37,23 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new() -> Result<Self> {
         let (disk, sockets, spillway) = (Folder::on_disk()?, Folder::new()?, binary()?);
-        let cluster = Cluster::with(OSDS, Store::Memory, &["[client]", "rbd cache = false"]);
+        let cluster = Cluster::with(OSDS, Store::Memory, &["[client]", NO_CACHE]);
         Ok(Self { cluster, disk, sockets, spillway })
     }
 
     /// librbd in fio, on a new image of that name with content.
     pub(super) fn librbd(&self, image: &'static str) -> Result<Contender> {
         self.cluster.image(image, (BYTES >> 20) as usize);
-        let words = ["--ioengine=rbd", "--clientname=admin", "--pool=rbd"];
-        let mut target: Vec<String> = words.map(String::from).to_vec();
-        target.push(format!("--rbdname={image}"));
-        let ceph_conf = Some(self.cluster.conf());
-        let contender = Contender { name: "librbd", child: None, target, ceph_conf, takes: |_| true };
+        let contender = librbd("librbd", image, self.cluster.conf());
         fio(&contender, &FILL, "")?;
         Ok(contender)
+    }
+
+    /// librbd in fio on the same image, with its cache, as it is by default.
+    pub(super) fn with_its_cache(&self, image: &str) -> Result<Contender> {
+        let conf = self.disk.0.join("cached.conf");
+        fs::write(&conf, fs::read_to_string(self.cluster.conf())?.replace(NO_CACHE, ""))?;
+        Ok(librbd("librbd with its cache", image, conf))
     }
 
     /// A file with content in the place of an image; its path.
@@ -138,6 +144,14 @@ impl Drop for Server<'_> {
             Ok(ended) => eprintln!("warning: spillway: failed while it stopped ({ended:?})"),
         }
     }
+}
+
+/// librbd in fio.
+fn librbd(name: &'static str, image: &str, conf: PathBuf) -> Contender {
+    let words = ["--ioengine=rbd", "--clientname=admin", "--pool=rbd"];
+    let mut target: Vec<String> = words.map(String::from).to_vec();
+    target.push(format!("--rbdname={image}"));
+    Contender { name, child: None, target, ceph_conf: Some(conf), takes: |_| true }
 }
 
 /// The address of an image as our origin.

@@ -36,6 +36,21 @@ struct Peer {
     words: &'static [&'static str],
 }
 
+/// Its own io_uring makes it up to half as fast again as its threads do.
+const QEMU_NBD: &[&str] = &[
+    "qemu-nbd",
+    "-t",
+    "-e",
+    "16",
+    "-f",
+    "raw",
+    "--aio=io_uring",
+    "--cache=writeback",
+    "-k",
+    "SOCKET",
+    "FILE",
+];
+
 const PEERS: [Peer; 3] = [
     Peer {
         name: "nbdkit memory",
@@ -47,11 +62,7 @@ const PEERS: [Peer; 3] = [
         ours: "disk over nbdkit file",
         words: &["nbdkit", "-f", "-U", "SOCKET", "file", "FILE"],
     },
-    Peer {
-        name: "qemu-nbd",
-        ours: "disk over qemu-nbd",
-        words: &["qemu-nbd", "-t", "-e", "16", "-f", "raw", "--cache=writeback", "-k", "SOCKET", "FILE"],
-    },
+    Peer { name: "qemu-nbd", ours: "disk over qemu-nbd", words: QEMU_NBD },
 ];
 
 /// Our servers are dropped before those of their origins.
@@ -175,7 +186,7 @@ fn show_connections(rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
             shape.name,
             thousands(&one[case]),
             thousands(&two[case]),
-            ratio(&two[case], &one[case]).wanted(wanted)
+            ratio(&two[case], &one[case]).wanted(wanted).to_own()
         ]
     });
     let title = format!(

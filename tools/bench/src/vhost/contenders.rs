@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use super::calls::Calls;
 use super::cases::{Case, SIZE};
 use super::client::Client;
 use super::generator::{Done, Generator, Transport, lasting};
@@ -22,6 +23,7 @@ pub(super) const TWO_QUEUES: &str = "vhost-user, 2 queues";
 pub(super) const SLEEPING: &str = "vhost-user, --poll-us 0";
 pub(super) const NBD: &str = "our NBD";
 pub(super) const KERNEL: &str = "kernel zram, io_uring";
+pub(super) const KERNEL_CALLS: &str = "kernel zram, pread";
 pub(super) const QEMU_TMPFS: &str = "qemu-storage-daemon on tmpfs";
 pub(super) const QEMU_DISK: &str = "qemu-storage-daemon on the disk";
 
@@ -36,6 +38,8 @@ pub(super) enum Way {
     Client { socket: PathBuf, export: &'static str },
     /// As a block device of this kernel, or a file.
     Ring(File),
+    /// The same by a system call for each request.
+    Calls(File),
 }
 
 impl Way {
@@ -44,6 +48,7 @@ impl Way {
             Way::Guest { socket, queues } => Box::new(Guest::connect(socket, case, *queues)?),
             Way::Client { socket, export } => Box::new(Client::connect(socket, export, case)?),
             Way::Ring(device) => Box::new(Ring::new(device, case)?),
+            Way::Calls(device) => Box::new(Calls::new(device, case)?),
         })
     }
 
@@ -97,15 +102,17 @@ impl Field {
             }
         }
         let peer = KernelZram::new(SIZE).and_then(|peer| {
-            let way = Way::Ring(peer.open()?);
-            contenders.push(Contender { name: KERNEL, way, server: None, image: None, takes: |_| true });
+            for (name, way) in [(KERNEL, Way::Ring(peer.open()?)), (KERNEL_CALLS, Way::Calls(peer.open()?))] {
+                contenders.push(Contender { name, way, server: None, image: None, takes: |_| true });
+            }
             Ok(peer)
         });
         if let Err(why) = &peer {
             println!("No comparison with the kernel's zram: {why:#}");
         }
-        // The other ways of the first server lead to the same device.
-        let is_another_device = |contender: &&Contender| ![TWO_QUEUES, NBD].contains(&contender.name);
+        // The other ways of the first server and of the kernel's zram lead to the same device.
+        let is_another_device =
+            |contender: &&Contender| ![TWO_QUEUES, NBD, KERNEL_CALLS].contains(&contender.name);
         for contender in contenders.iter().filter(is_another_device) {
             contender.way.fill().with_context(|| format!("filling {}", contender.name))?;
         }

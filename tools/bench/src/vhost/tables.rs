@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::cases::CASES;
-use super::contenders::{GUEST, KERNEL, NBD, QEMU_DISK, QEMU_TMPFS, SLEEPING, TWO_QUEUES};
+use super::contenders::{GUEST, KERNEL, KERNEL_CALLS, NBD, QEMU_DISK, QEMU_TMPFS, SLEEPING, TWO_QUEUES};
 use crate::nbd::{Codec, millis};
 use crate::rounds::Rounds;
 use crate::table::{Figure, figure, named, once, ratio};
@@ -52,7 +52,10 @@ pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> 
                 && (*ours == GUEST || WANTED.iter().any(|(first, second, _)| (first, second) == (ours, peer)))
         });
     let ratios = pairs.map(|((ours, our_rates), (peer, rates))| {
-        let to_it = |case: usize| ratio(&our_rates[case], &rates[case]).wanted(wanted(ours, peer, case));
+        let to_it = |case: usize| {
+            let ratio = ratio(&our_rates[case], &rates[case]).wanted(wanted(ours, peer, case));
+            if *peer == NBD { ratio.to_own() } else { ratio }
+        };
         named(&format!("{ours} to {peer}"), (0..CASES.len()).map(to_it))
     });
     rounds.show("Ratio of ours to each, median over the rounds", &heads(), ratios.collect())
@@ -81,7 +84,7 @@ pub(super) fn show_processor_time(
     let all = by_name(names, micros);
     let mut rows: Vec<_> = all
         .iter()
-        .filter(|(name, _)| *name != KERNEL)
+        .filter(|(name, _)| ![KERNEL, KERNEL_CALLS].contains(name))
         .map(|(name, micros)| named(name, (0..CASES.len()).map(|case| cell(name, &micros[case], case))))
         .collect();
     let alone = |case: usize| if CASES[case].writes { codec.compress } else { codec.decompress };
