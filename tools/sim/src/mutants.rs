@@ -22,7 +22,6 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("group flush: share a flush that had begun", "file"),
     mutant("file: ack zeroes with FUA before a flush", "file"),
     mutant("file: forget that a durable write failed", "file"),
-    mutant("file: forget that a buffered write failed", "file"),
     mutant("file: stop at a short write", "file"),
     mutant("file: stop at a short read", "file"),
     mutant("file: take an unknown call for done", "file"),

@@ -70,8 +70,8 @@ pub trait Storage: Send + Sync {
     /// Bytes that memory must be aligned to; 1 where any will do.
     fn memory_alignment(&self) -> usize;
 
-    /// Whether writes go around the system's cache (O_DIRECT). Without, a write that the system could not do later is
-    /// reported by some other call.
+    /// Whether writes go around the system's cache (O_DIRECT). Without, the failure of a durable write may be reported by another durable
+    /// write or a sync.
     fn direct(&self) -> bool;
 
     /// How its server is reached, where it has one.
@@ -102,7 +102,7 @@ pub trait Storage: Send + Sync {
     fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved>;
 
     /// Makes durable every write whose call had ended. What a failed call leaves undone may be lost, and a later success
-    /// does not bring it back. What was lost is reported once, to the sync or durable write that looks first.
+    /// does not bring it back. What was lost is reported once, to the sync or durable write that looks first; other calls take no report away.
     fn sync(&self) -> LocalFuture<Result<(), Kind>>;
 
     /// Zeroes or discards `range`; [`Kind::NotSupported`] where this device cannot, and nothing was changed.

@@ -70,6 +70,19 @@ impl<'a> Claim<'a> {
         Ok(Some(claim))
     }
 
+    /// The same opened once more; its lock is that of the first.
+    pub(super) fn again(&self, options: &FileOptions) -> Result<Arc<OwnedFd>, Error> {
+        let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let fd = open(self.path, FLAGS | access, Mode::empty()).map_err(|errno| refused(options, errno))?;
+        let both =
+            fstat(&self.fd).and_then(|first| Ok([first, fstat(&fd)?].map(|stat| (stat.st_dev, stat.st_ino))));
+        if both.is_ok_and(|[first, second]| first == second) {
+            return Ok(Arc::new(fd));
+        }
+        let text = format!("{} was replaced while it was opened: start again", self.path.display());
+        Err(Error::new(Kind::Busy, text))
+    }
+
     fn lock(&mut self, options: &FileOptions) -> Result<(), Error> {
         let instead = instead(options, "open it read-only in both");
         lock(&self.fd, self.path, options.read_only, instead).inspect_err(|error| {

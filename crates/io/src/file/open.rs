@@ -36,13 +36,13 @@ pub struct Opened {
 /// `Denied` if it may not be written or made; `NoSpace` if there is no room to make it; `Invalid` if it is something else, or cannot be as long.
 pub fn open(options: &FileOptions) -> Result<Opened, Error> {
     let claim = Claim::take(options)?;
-    let mut opened = examine(&claim.fd, options)?;
+    let mut opened = examine(&claim, options)?;
     opened.notes.extend(claim.keep());
     Ok(opened)
 }
 
-fn examine(fd: &Arc<OwnedFd>, options: &FileOptions) -> Result<Opened, Error> {
-    let path = options.path.as_path();
+fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
+    let (fd, path) = (&claim.fd, options.path.as_path());
     let stat = fstat(fd).map_err(|errno| failed(path, "could not be examined", errno))?;
     let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let len = length_of(fd, block_device).map_err(|errno| failed(path, "has no size", errno))?;
@@ -77,7 +77,8 @@ fn examine(fd: &Arc<OwnedFd>, options: &FileOptions) -> Result<Opened, Error> {
         return Ok(Opened { storage: Arc::new(file), notes });
     }
     let Access { direct, memory_alignment, .. } = access;
-    let file = OpenFile { fd: fd.clone(), geometry, block_device, direct, memory_alignment };
+    let durable = if direct { fd.clone() } else { claim.again(options)? };
+    let file = OpenFile { fd: fd.clone(), durable, geometry, block_device, direct, memory_alignment };
     Ok(Opened { storage: Arc::new(file), notes })
 }
 

@@ -14,6 +14,9 @@ use crate::runtime::blocking::call_on_blocking_thread;
 /// An open file or block device.
 pub(super) struct OpenFile {
     pub(super) fd: Arc<OwnedFd>,
+    /// Of syncs and durable writes. Without O_DIRECT another open file: a writeback that failed is reported once for each (errseq), and
+    /// some file systems report it to a plain write (nfs_file_write), which must not take it away from a sync.
+    pub(super) durable: Arc<OwnedFd>,
     /// As it was opened.
     pub(super) geometry: Geometry,
     pub(super) block_device: bool,
@@ -52,11 +55,12 @@ impl Storage for OpenFile {
     }
 
     fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
-        Box::pin(perform(FileOp::new(&self.fd, Act::Write { durable }, at, buf, done)))
+        let fd = if durable { &self.durable } else { &self.fd };
+        Box::pin(perform(FileOp::new(fd, Act::Write { durable }, at, buf, done)))
     }
 
     fn sync(&self) -> LocalFuture<Result<(), Kind>> {
-        let op = FileOp::new(&self.fd, Act::Sync, 0, IoBuf::empty(), 0);
+        let op = FileOp::new(&self.durable, Act::Sync, 0, IoBuf::empty(), 0);
         Box::pin(async { perform(op).await.0.map(|_| ()) })
     }
 

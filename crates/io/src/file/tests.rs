@@ -10,11 +10,13 @@ use spillway_core::buffer::Buffers;
 use spillway_core::contract::{self, Subject};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, IoBuf, Kind, Op, Reply, Request, Seam,
-    Submission,
+    Storage, Submission,
 };
 
 use spillway_layers::file::File;
 
+use super::claim::Claim;
+use super::open_file::OpenFile;
 use super::{Direct, FileOptions, open};
 use crate::on_blocking_thread;
 use crate::runtime::driver::{Driver, DriverChoice};
@@ -128,9 +130,15 @@ impl Loop {
 
     /// One that cannot discard: its file lies in RAM without holes, which is there as long as the device.
     fn without_discards() -> Self {
+        Self::over_a_mount("ramfs", "mode=0700")
+    }
+
+    /// Over a file on a file system of its own, which is there as long as the device.
+    fn over_a_mount(kind: &str, options: &str) -> Self {
         let folder = Scratch::new();
         std::fs::create_dir(&folder.0).unwrap();
-        must("mount", &["-t".as_ref(), "ramfs".as_ref(), "none".as_ref(), folder.0.as_os_str()]);
+        let words = ["-t", kind, "-o", options, "none"].map(std::ffi::OsStr::new);
+        must("mount", &[&words[..], &[folder.0.as_os_str()]].concat());
         let device = Self::over(Scratch::in_folder(folder.0.clone()));
         must("umount", &["--lazy".as_ref(), folder.0.as_os_str()]);
         std::fs::remove_dir(&folder.0).unwrap();
@@ -184,6 +192,34 @@ fn keeps_the_contract_on_a_block_device() {
         drop(local);
         check(opened.device, driver);
     }
+}
+
+/// The kernel tells each open file once of a writeback that failed: who was told by another one takes nothing from a sync.
+#[test]
+fn a_lost_writeback_is_told_to_a_sync_whatever_other_calls_were_told() {
+    let full = Loop::over_a_mount("tmpfs", "size=1m");
+    let opened_by_this_process = |path: &std::path::Path| {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap();
+        all.filter(|entry| std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path))
+            .count()
+    };
+    for (direct, count) in [(Direct::On, 1), (Direct::Off, 2)] {
+        let _opened =
+            open(&FileOptions { path: full.path.clone(), direct, ..FileOptions::default() }).unwrap();
+        assert_eq!(opened_by_this_process(&full.path), count, "{direct:?}");
+    }
+    let options = FileOptions { path: full.path.clone(), direct: Direct::Off, ..FileOptions::default() };
+    let claim = Claim::take(&options).unwrap();
+    let (fd, durable) = (claim.fd.clone(), claim.again(&options).unwrap());
+    let geometry = spillway_core::Geometry::in_memory(4 << 20);
+    let file = OpenFile { fd, durable, geometry, block_device: true, direct: false, memory_alignment: 1 };
+    let local = local(DriverChoice::Auto);
+    let mut buf = IoBuf::new(3 << 20);
+    buf.fill(1);
+    assert_eq!(local.block_on(file.write(0, buf, 0, false)).0, Ok(3 << 20), "it is in the page cache");
+    assert!(rustix::fs::fsync(&claim.fd).is_err(), "a call on the first one is told of it");
+    assert!(local.block_on(file.sync()).is_err());
+    assert_eq!(local.block_on(file.sync()), Ok(()), "once");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use spillway_core::{
 
 use super::detached::{Detached, LEFT_BYTES};
 use super::latency::Latencies;
-use super::syncs::{Call, Syncs};
+use super::syncs::Syncs;
 
 /// Bytes of the buffer for memory that is not aligned well enough; longer requests go through it in pieces.
 pub(super) const BOUNCE_LEN: usize = 256 << 10;
@@ -249,7 +249,7 @@ impl Backing {
     /// With O_DIRECT a durable write answers for itself; without, its failure may have been told to another call.
     async fn write_as(&self, offset: u64, buf: IoBuf, durable: bool) -> (Result<(), Kind>, IoBuf) {
         if !durable {
-            return self.write_plainly(offset, buf).await;
+            return self.write_all(offset, buf, false).await;
         }
         let call = self.syncs.begin();
         let (result, buf) = self.write_all(offset, buf, true).await;
@@ -259,18 +259,6 @@ impl Backing {
         }
         self.syncs.earlier_ended().await;
         (self.syncs.verdict(), buf)
-    }
-
-    async fn write_plainly(&self, offset: u64, buf: IoBuf) -> (Result<(), Kind>, IoBuf) {
-        let call = self.begin_plain();
-        let (result, buf) = self.write_all(offset, buf, false).await;
-        end_plain(call, result);
-        (result, buf)
-    }
-
-    /// With O_DIRECT a call that promises nothing is told of no loss but its own.
-    fn begin_plain(&self) -> Option<Call<'_>> {
-        (!self.direct).then(|| self.syncs.begin())
     }
 
     /// Reads the whole buffer, continuing where the system stops short.
@@ -351,23 +339,20 @@ impl Backing {
         if !known.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let call = self.begin_plain();
-        let changed = match self.storage.zero(range, mode).await {
+        match self.storage.zero(range, mode).await {
             Err(Kind::NotSupported) => {
                 known.store(false, Ordering::Relaxed);
                 Ok(mutant::on("file: take an unknown call for done"))
             }
             result => result.map(|()| true),
-        };
-        end_plain(call, changed.map(drop));
-        changed
+        }
     }
 
     async fn write_zero_bytes(&self, range: ByteRange) -> Result<(), Kind> {
         let mut done = 0;
         while done < range.len {
             let len = (range.len - done).min(ZEROES_LEN as u64);
-            self.write_plainly(range.offset + done, IoBuf::zeroes(len as usize)).await.0?;
+            self.write_all(range.offset + done, IoBuf::zeroes(len as usize), false).await.0?;
             done += len;
         }
         Ok(())
@@ -378,11 +363,4 @@ impl Backing {
 fn advanced(done: usize, count: usize, buf: &IoBuf) -> usize {
     assert!(count <= buf.len() - done, "{count} bytes where {} were asked for", buf.len() - done);
     done + count
-}
-
-/// Its failure may have been used to report the loss of what another call wrote.
-fn end_plain(call: Option<Call<'_>>, result: Result<(), Kind>) {
-    if let Some(call) = call {
-        call.end(if mutant::on("file: forget that a buffered write failed") { Ok(()) } else { result });
-    }
 }

@@ -1,4 +1,4 @@
-//! The calls to which the system reports a lost writeback: syncs and durable writes, and without O_DIRECT all that change something.
+//! The calls to which the system reports a lost writeback: syncs and durable writes.
 //!
 //! Linux reports once for each open file (errseq, see fsync(2)), to whichever of these calls looks first, and from then on
 //! reads may show what was there before. So the report of one call may be about the data of another:

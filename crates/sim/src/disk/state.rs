@@ -17,7 +17,7 @@ pub struct Plan {
     pub cut_at: Option<u64>,
     /// The power is cut for this disk alone: its calls fail from then on.
     pub alone: bool,
-    /// Writes go through the system's page cache: any of them may be told of a loss.
+    /// Writes go through the system's page cache: the failure of a durable one may be told to another.
     pub buffered: bool,
     /// How long calls take.
     pub latency: Latency,
@@ -116,7 +116,7 @@ impl State {
         let len = bytes.len() as u64;
         let failed = match effect {
             Some(Effect::Fail(kind)) => Err(kind),
-            _ if durable || self.plan.buffered => self.report_loss(),
+            _ if durable => self.report_loss(),
             _ => Ok(()),
         };
         if let Err(kind) = failed {

@@ -33,14 +33,8 @@ impl Asked {
 
 impl House {
     pub(super) fn new(direct: bool) -> Self {
-        let state = State {
-            medium: [0; BLOCKS],
-            cache: [0; BLOCKS],
-            report: None,
-            refuse: false,
-            tells_all: false,
-            calls: Vec::new(),
-        };
+        let state =
+            State { medium: [0; BLOCKS], cache: [0; BLOCKS], report: None, refuse: false, calls: Vec::new() };
         let kernel = Arc::new(Kernel { direct, state: Mutex::new(state), answers: WaitList::default() });
         let world = World::new(1);
         let file = File::new(Arc::new(Fake(kernel.clone())), world.clone());

@@ -30,8 +30,6 @@ pub(super) struct State {
     pub(super) report: Option<Kind>,
     /// The next plain writes or zeroings fail.
     pub(super) refuse: bool,
-    /// Plain writes and zeroings are told of a loss, too, if they are the first to look.
-    pub(super) tells_all: bool,
     pub(super) calls: Vec<Running>,
 }
 
@@ -56,9 +54,6 @@ impl State {
             Call::Write { durable: false, .. } | Call::Zero { .. } if self.refuse => Err(Kind::NoSpace),
             Call::Write { at, durable: true, .. } => {
                 self.medium[at] = self.cache[at];
-                self.report.take().map_or(Ok(()), Err)
-            }
-            Call::Write { .. } | Call::Zero { .. } if self.tells_all => {
                 self.report.take().map_or(Ok(()), Err)
             }
             Call::Write { .. } | Call::Zero { .. } => Ok(()),
