@@ -126,6 +126,11 @@ impl Core {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Bytes that the pool takes: all that is charged or borrowed but the table.
+    pub(super) fn pool_bytes(&self) -> u64 {
+        (self.budget.used() + self.pages.borrowed()).saturating_sub(self.table.charged_bytes())
+    }
+
     /// Asserts that table, pool and budget agree. While no request is at work on another thread.
     pub(super) fn verify(&self) {
         if self.backing.get().is_some_and(|backing| backing.is_at_work()) {

@@ -52,6 +52,11 @@ impl Copies {
         self.kept.load(Ordering::Relaxed)
     }
 
+    /// Pages that are charged.
+    pub(crate) fn charged_pages(&self) -> u64 {
+        self.blocks.charged_pages()
+    }
+
     /// Takes room for the copy of a slot, for a device that may use so many bytes of memory; false where there is none. Called with no
     /// lock held.
     pub(crate) fn enter(&self, pages: &Pages, locks: &WordLocks, index: SlotIndex, memory: u64) -> bool {
@@ -59,7 +64,7 @@ impl Copies {
             Some(page) => Ok(page),
             None => self.blocks.make_page_of(pages, index),
         };
-        let more = (self.blocks.charged_pages() + 1) * PAGE as u64;
+        let more = (self.charged_pages() + 1) * PAGE as u64;
         let fits = |page: &SlotPage<'_>| page.is_used() || more <= memory / SHARE;
         let entered = page.and_then(|page| {
             if fits(&page) { self.blocks.enter(pages, locks, page) } else { Err(Kind::NoSpace) }

@@ -28,6 +28,7 @@ use super::holdings::{Holdings, Tally};
 use super::locked::Locked;
 use super::mark::{Away, Mark, Slot};
 use super::picked::{Picked, Published, Replaced, When};
+use crate::zram::page::PAGE;
 use crate::zram::pool::Pool;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::pool::pages::Pages;
@@ -326,12 +327,17 @@ impl Table {
         self.tally.holdings()
     }
 
+    /// Bytes that pages of slots and of copies are charged with.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        (self.blocks.charged_pages() + self.copies.charged_pages()) * PAGE as u64
+    }
+
     /// Every slot that names an object, in memory and spilled, and the bytes that slots are charged with, after asserting that counts,
     /// pages and sums agree with the slots: while no other thread uses the table.
     pub(crate) fn verify(&self) -> Named {
         let (mut named, mut held) = (Named::default(), Holdings::default());
         self.blocks.verify(|page, slots, in_use| {
-            named.charged += crate::zram::page::PAGE as u64;
+            named.charged += PAGE as u64;
             let mut used = 0;
             for index in slots.map(SlotIndex::new) {
                 let [word, mark] = page.slot(index).each_ref().map(|word| word.load(Ordering::Relaxed));

@@ -147,8 +147,7 @@ impl Core {
     /// How full memory is, by the limit that is nearer.
     pub(crate) fn level(&self) -> (&'static str, Level) {
         let held = self.table.holdings().object_bytes;
-        let taken = self.budget.used() + self.pages.borrowed();
-        let reusable = taken.saturating_sub(held + held / SLACK_SHARE);
+        let reusable = self.pool_bytes().saturating_sub(held + held / SLACK_SHARE);
         let level = |budget: &Budget| Level { used: budget.used(), reusable, limit: budget.limit() };
         let (own, all) = (level(&self.budget), level(&self.fixed));
         let alone = mutant::on("zram: --memory is ignored once mem_limit is set");

@@ -52,8 +52,7 @@ impl Core {
         let thresholds =
             Thresholds { background: level.at(self.settings.spill_high_watermark.get()), limit: level.limit };
         // What moving objects would free soon is room; what is left alone while clients write is none.
-        let load = self.pool_load(true);
-        let loose = load.taken_bytes.saturating_sub(taken_in_use(load.object_bytes));
+        let loose = self.pool_bytes().saturating_sub(taken_in_use(self.table.holdings().object_bytes));
         let (held, spills) = (level.used.saturating_sub(loose), self.goal() != Goal::Rest);
         if spills && let Some(spiller) = self.spiller.get() {
             spiller.kick();

@@ -51,6 +51,20 @@ fn it_begins_at_the_high_watermark_and_ends_at_the_low_one() {
     assert!((36..60).contains(&away), "{away} pages have left from 94 % down to 80 %");
 }
 
+/// The table of a device of 64 times its memory takes a quarter of that, which no moving of objects frees.
+#[test]
+fn watermarks_and_throttle_count_a_large_table() {
+    let device =
+        spilling(Config { bring_back: BringBack::Never, disksize: 64 << 20, ..config() }, medium(1200));
+    device.set("mem_limit", "1M");
+    (0..16384).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+    assert!(device.number("throttled_writes") > 0);
+    let policy = device.show("policy");
+    let held: u64 = policy.split(' ').next().unwrap().parse().unwrap();
+    assert!((80..=100).contains(&held), "{policy}");
+    device.settle();
+}
+
 #[test]
 fn what_is_read_again_and_again_stays_in_memory() {
     let device = short_of_memory(medium(300));
@@ -78,8 +92,8 @@ fn where_nothing_can_leave_a_write_is_refused_and_changes_nothing() {
     assert!(device.show("policy").contains("the spill file is full"), "{}", device.show("policy"));
     // What comes free there is room again.
     device.discard(0, 128 << 12);
-    (0..100).for_each(|slot| device.write(slot, &raw(slot, 2)).unwrap());
-    assert!((0..100).all(|slot| device.read(slot, 1) == raw(slot, 2)));
+    (0..80).for_each(|slot| device.write(slot, &raw(slot, 2)).unwrap());
+    assert!((0..80).all(|slot| device.read(slot, 1) == raw(slot, 2)));
     let limited = short_of_memory(medium(100));
     limited.set("writeback_limit_enable", "1");
     limited.set("writeback_limit", "50");
@@ -154,7 +168,10 @@ fn writers_faster_than_the_spill_file_are_slowed_down_and_never_stopped() {
             for version in 4..7 {
                 let (mean, longest) = write_without_rest(&device, share, version);
                 let context = format!("{latency:?}, {share} %: {longest:?}, on average {mean:?}");
-                assert!(mean > Duration::ZERO && longest <= mean * 3 + Duration::from_millis(6), "{context}");
+                assert!(
+                    mean > Duration::ZERO && longest <= mean * 3 + Duration::from_millis(10),
+                    "{context}"
+                );
             }
             assert!(device.show("policy").contains("writers are slowed down"), "{}", device.show("policy"));
             assert!(device.number("throttled_time") > 0 && device.number("throttled_writes") > 0);
