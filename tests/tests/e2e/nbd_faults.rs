@@ -136,6 +136,35 @@ fn a_smaller_export_is_not_taken_for_the_same() {
     is_kept(&mut served, &server, &file);
 }
 
+/// Its writes were durable at once, and nothing has a copy of them: with a cache that is flushed they could be lost.
+#[test]
+fn an_export_that_has_a_volatile_cache_now_is_not_taken_for_the_same() {
+    let (folder, file) = file();
+    let cached = folder.join("cached");
+    let (file_word, cached_word) = (text(&file), text(&cached));
+    let upstream = Upstream::nbdkit(&[
+        "eval",
+        &format!("get_size=stat -Lc %s {file_word}"),
+        &format!("pread=dd if={file_word} skip=$4 count=$3 iflag=count_bytes,skip_bytes status=none"),
+        &format!("pwrite=dd of={file_word} conv=notrunc seek=$4 oflag=seek_bytes status=none"),
+        "can_write=exit 0",
+        &format!("can_flush=if [ -e {cached_word} ]; then exit 0; else exit 3; fi"),
+        "flush=exit 0",
+    ]);
+    let proxy = Proxy::new(&upstream.socket());
+    let server = disk(&proxy.uri("")).start();
+    let bytes = pattern::random(1, 0, 65536);
+    let mut client = server.client();
+    client.write(0, &bytes).expect("a write");
+    folder.write("cached", "");
+    proxy.cut();
+    server.says("the export has a volatile cache now");
+    fs::remove_file(&cached).expect("it is there");
+    is_connected_again(&server, 1);
+    client.write(65536, &bytes).expect("a write");
+    assert!(client.read(0, 65536) == Ok(bytes), "{}", server.log());
+}
+
 /// Fewer connections than before are enough to go on with.
 #[test]
 fn a_server_that_takes_fewer_connections_than_before_is_used_with_those() {

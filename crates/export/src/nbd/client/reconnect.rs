@@ -150,7 +150,7 @@ impl<'a> Outage<'a> {
     async fn attempt(&self, dial: &Arc<dyn Dial>) -> Result<usize, String> {
         let patience = self.remaining().map_or(PATIENCE, |left| left.min(PATIENCE));
         let Connected { described, active } = connect(self.link, dial, patience).await?;
-        self.check(&described)?;
+        check(&self.first, self.link.size(), &described)?;
         if mutant::on("nbd client: take requests before all is sent again") {
             self.link.open(active);
         }
@@ -159,21 +159,6 @@ impl<'a> Outage<'a> {
         }
         self.link.set_size(described.size);
         Ok(active)
-    }
-
-    /// What may change of an export while it is in use: it may become larger.
-    fn check(&self, described: &Described) -> Result<(), String> {
-        let (size, first) = (self.link.size(), &self.first);
-        if described.size < size {
-            return Err(format!("the export has {} bytes now, it had {size}", described.size));
-        }
-        let lost = first.flags & !described.flags;
-        let gained = described.flags & !first.flags & flag::READ_ONLY;
-        let narrower = described.block > first.block || described.payload_len_max < first.payload_len_max;
-        if lost & !(flag::CAN_MULTI_CONN | flag::READ_ONLY) != 0 || gained != 0 || narrower {
-            return Err("the export can do less than before".to_owned());
-        }
-        Ok(())
     }
 
     fn failed(&mut self, why: String) {
@@ -205,6 +190,25 @@ impl<'a> Outage<'a> {
         }
         self.link.open(active);
     }
+}
+
+/// What may change of an export while it is in use: it may become larger, and able to do more. Without a flush at first, no write was kept
+/// for one and none will be: a cache that it has now could lose them.
+pub(super) fn check(first: &Described, size: u64, described: &Described) -> Result<(), String> {
+    if described.size < size {
+        return Err(format!("the export has {} bytes now, it had {size}", described.size));
+    }
+    let (lost, gained) = (first.flags & !described.flags, described.flags & !first.flags);
+    let narrower = described.block > first.block || described.payload_len_max < first.payload_len_max;
+    if lost & !(flag::CAN_MULTI_CONN | flag::READ_ONLY) != 0 || gained & flag::READ_ONLY != 0 || narrower {
+        return Err("the export can do less than before".to_owned());
+    }
+    if gained & flag::SEND_FLUSH != 0 {
+        return Err(
+            "the export has a volatile cache now, it had none: start Spillway again to accept it".to_owned()
+        );
+    }
+    Ok(())
 }
 
 /// Has sessions look for requests without answer while `work` goes on.

@@ -2,4 +2,5 @@
 
 mod journal;
 mod negotiation;
+mod reconnect;
 mod transmission;

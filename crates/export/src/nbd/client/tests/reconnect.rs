@@ -1,0 +1,55 @@
+//! What may have changed of an export when its server is there again.
+
+use super::super::negotiation::Described;
+use super::super::reconnect::check;
+use crate::nbd::wire::flag;
+
+const SIZE: u64 = 1 << 20;
+
+fn export(flags: u16) -> Described {
+    let mut described = Described::for_tests(true, Some(3));
+    (described.size, described.flags) = (SIZE, flag::HAS_FLAGS | flags);
+    described
+}
+
+/// What the check says of an export that had `first` flags and has others now.
+fn changed(first: u16, now: u16) -> Result<(), String> {
+    check(&export(first), SIZE, &export(now))
+}
+
+#[test]
+fn an_export_may_become_larger_and_able_to_do_more() {
+    let mut larger = export(flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_TRIM);
+    larger.size *= 2;
+    assert_eq!(check(&export(flag::SEND_FLUSH), SIZE, &larger), Ok(()));
+    assert_eq!(changed(flag::READ_ONLY | flag::CAN_MULTI_CONN, 0), Ok(()));
+    assert!(check(&larger, 2 * SIZE, &export(larger.flags)).unwrap_err().contains("it had 2097152"));
+}
+
+#[test]
+fn an_export_that_can_do_less_is_not_used() {
+    let narrowed = |change: fn(&mut Described)| {
+        let mut now = export(0);
+        change(&mut now);
+        check(&export(0), SIZE, &now)
+    };
+    for (what, result) in [
+        ("no flush", changed(flag::SEND_FLUSH, 0)),
+        ("no FUA", changed(flag::SEND_FLUSH | flag::SEND_FUA, flag::SEND_FLUSH)),
+        ("no discards", changed(flag::SEND_TRIM, 0)),
+        ("no zeroes", changed(flag::SEND_WRITE_ZEROES, 0)),
+        ("read-only", changed(0, flag::READ_ONLY)),
+        ("larger blocks", narrowed(|now| now.block *= 2)),
+        ("shorter payloads", narrowed(|now| now.payload_len_max /= 2)),
+    ] {
+        assert!(result.expect_err(what).contains("less"), "{what}");
+    }
+}
+
+/// What was acknowledged without a journal is lost with such a cache.
+#[test]
+fn an_export_that_has_a_cache_now_is_not_used() {
+    for now in [flag::SEND_FLUSH, flag::SEND_FLUSH | flag::SEND_FUA] {
+        assert!(changed(0, now).expect_err("it would be used").contains("volatile cache"));
+    }
+}
