@@ -26,6 +26,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// What of an export is used where it was there at first.
+const USED: u16 =
+    flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
+
 /// How often requests without answer are looked for.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -200,7 +204,7 @@ pub(super) fn check(first: &Described, size: u64, described: &Described) -> Resu
     }
     let (lost, gained) = (first.flags & !described.flags, described.flags & !first.flags);
     let narrower = described.block > first.block || described.payload_len_max < first.payload_len_max;
-    if lost & !(flag::CAN_MULTI_CONN | flag::READ_ONLY) != 0 || gained & flag::READ_ONLY != 0 || narrower {
+    if lost & USED != 0 || gained & flag::READ_ONLY != 0 || narrower {
         return Err("the export can do less than before".to_owned());
     }
     if gained & flag::SEND_FLUSH != 0 {

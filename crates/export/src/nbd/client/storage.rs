@@ -188,9 +188,6 @@ impl Storage for NbdOrigin {
     }
 
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        if self.access.described.allocation.is_none() {
-            return Answer::Done(Ok(vec![Extent::stored(range.len)]));
-        }
         Answer::pending(self.access.clone().extents(range, count_max))
     }
 }

@@ -93,8 +93,11 @@ impl Transmission {
         std::mem::take(&mut self.sent).into_values().map(|sent| sent.call)
     }
 
-    /// Appends the request to the output.
+    /// Appends the request to the output. Extents are asked for only where this connection has them.
     pub(super) fn send(&mut self, call: Call, now: Duration, out: &mut Output) {
+        if matches!(call.body, Body::Status { .. }) && self.described.allocation.is_none() {
+            return call.answer_stored();
+        }
         self.cookie += 1;
         let header = request(call.command, call.flags, self.cookie, call.range.offset, call.range.len);
         let before = out.len();

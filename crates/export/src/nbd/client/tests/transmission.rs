@@ -183,6 +183,21 @@ fn extents_are_taken_as_many_as_are_wanted() {
     assert_eq!(listed(&mut two).len(), 2);
 }
 
+/// A server may be without `base:allocation` when it is there again: each connection knows what it has.
+#[test]
+fn all_is_stored_where_a_connection_has_no_extents() {
+    for structured in [true, false] {
+        let transmission = Transmission::new(Described::for_tests(structured, None));
+        let mut conversation = Conversation { transmission, out: Output::default() };
+        let mut all = conversation.status(10);
+        let Body::Status { extents, .. } = answered(&mut all).expect("nobody has to be asked").body else {
+            panic!("the answer has extents")
+        };
+        assert_eq!(extents, [Extent::stored(1 << 20)]);
+        assert_eq!(conversation.transmission.pending(), 0);
+    }
+}
+
 #[test]
 fn what_the_protocol_forbids_ends_the_connection() {
     let other_context = chunk_of(1, chunk::BLOCK_STATUS, REPLY_FLAG_DONE, &[&9u32.to_be_bytes(), &[0; 8]]);
