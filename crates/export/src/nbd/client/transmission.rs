@@ -94,9 +94,13 @@ impl Transmission {
     }
 
     /// Appends the request to the output. Extents are asked for only where this connection has them.
-    pub(super) fn send(&mut self, call: Call, now: Duration, out: &mut Output) {
-        if matches!(call.body, Body::Status { .. }) && self.described.allocation.is_none() {
-            return call.answer_stored();
+    pub(super) fn send(&mut self, mut call: Call, now: Duration, out: &mut Output) {
+        if let Body::Status { extents, .. } = &mut call.body {
+            // Some are there where a connection was lost in the midst of its answer.
+            extents.clear();
+            if self.described.allocation.is_none() {
+                return call.answer_stored();
+            }
         }
         self.cookie += 1;
         let header = request(call.command, call.flags, self.cookie, call.range.offset, call.range.len);

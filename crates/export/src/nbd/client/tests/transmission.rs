@@ -183,6 +183,26 @@ fn extents_are_taken_as_many_as_are_wanted() {
     assert_eq!(listed(&mut two).len(), 2);
 }
 
+/// Half of its answer came by a connection that was lost.
+#[test]
+fn extents_that_are_asked_for_again_are_those_of_the_last_answer() {
+    let status = |cookie, flags, extents: &[(u32, u32)]| {
+        let all = extents.iter().flat_map(|(len, state)| [len.to_be_bytes(), state.to_be_bytes()].concat());
+        chunk_of(cookie, chunk::BLOCK_STATUS, flags, &[&3u32.to_be_bytes(), &all.collect::<Vec<_>>()])
+    };
+    let (mut lost, mut next) = (Conversation::new(true), Conversation::new(true));
+    let mut answering = lost.status(10);
+    lost.receive(&status(1, 0, &[(4096, 0)])).unwrap();
+    let call = lost.transmission.take_all().next().expect("it is not answered");
+    next.transmission.send(call, Duration::ZERO, &mut next.out);
+    next.out.advance(next.out.len());
+    next.receive(&status(1, REPLY_FLAG_DONE, &[(4096, 0), (8192, 3)])).unwrap();
+    let Body::Status { extents, .. } = answered(&mut answering).expect("it is answered").body else {
+        panic!("the answer has extents")
+    };
+    assert_eq!(extents, [Extent::stored(4096), Extent::hole(8192)]);
+}
+
 /// A server may be without `base:allocation` when it is there again: each connection knows what it has.
 #[test]
 fn all_is_stored_where_a_connection_has_no_extents() {
