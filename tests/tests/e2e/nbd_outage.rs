@@ -342,6 +342,25 @@ fn a_device_with_a_limit_ends_without_its_server() {
     }
 }
 
+/// Requests fail by then. A stop waits for the server once more, since what a page cache has is lost with it.
+#[test]
+fn a_stop_waits_once_more_for_a_server_that_has_stayed_away_for_too_long() {
+    let (_folder, file) = file();
+    let mut upstream = Upstream::qemu(&file, &[]);
+    let launch = Launch::disk(Arc::default(), Path::new(&upstream.uri())).with("--name", "d");
+    let mut server = launch.with("--origin-timeout", "4").flag("-v").start();
+    let bytes = pattern::random(1, 0, MIB);
+    server.client().write(0, &bytes).expect("a write to the cache");
+    upstream.kill();
+    assert_eq!(flush(&server), Err(errno::EIO));
+    assert_eq!(server.spillway(&["get", "d", "connection"]).well().out.trim(), "failing");
+    server.signal(Signal::TERM);
+    server.says("at once from now on");
+    upstream.restart();
+    assert!(server.ends().success(), "{}", server.log());
+    assert!(fs::read(&file).expect("it exists")[..MIB] == bytes, "{}", server.log());
+}
+
 /// Without a limit it waits for its server, until a second signal.
 #[test]
 fn a_device_without_a_limit_waits_for_its_server_until_a_second_signal() {

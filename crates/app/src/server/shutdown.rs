@@ -2,7 +2,7 @@
 //!
 //! | step | waits for |
 //! | --- | --- |
-//! | commands | nothing: those that take long end early |
+//! | commands | nothing: those that take long end early, and a server that is away has its time once more |
 //! | clients | nothing: no other is accepted, and received requests are completed |
 //! | changes | the one under way; no other is made |
 //! | clients | their connections close |

@@ -79,6 +79,10 @@ pub trait Storage: Send + Sync {
         Connection { state: Connection::STATES[0], ..Connection::default() }
     }
 
+    /// The last calls are about to come: where calls fail after a time since a server cannot be reached, they have that time once more from
+    /// now on.
+    fn wait_anew(&self) {}
+
     /// Set for good once another host has taken the data over, where that can be: `fenced` in [`Connection::STATES`].
     fn fence(&self) -> Option<Arc<AtomicBool>> {
         None

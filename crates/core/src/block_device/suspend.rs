@@ -6,7 +6,8 @@ use crate::error::Error;
 /// What a part does when its device is no longer served.
 pub trait Suspend: Send + Sync {
     /// Has commands of its attributes end early, those under way and later ones, with [`Kind::ShuttingDown`](crate::Kind::ShuttingDown).
-    /// Requests go on. A part has none that take long unless it says so.
+    /// Requests go on, and those that fail after a time because a server cannot be reached have that time once more. A part has nothing of
+    /// that unless it says so.
     fn wind_down(&self) {}
 
     /// Ends, after the last client and before the last flush; the parts above have ended, well or not. An error says what was left undone.

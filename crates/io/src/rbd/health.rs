@@ -38,11 +38,13 @@ struct Now {
     lost: u64,
     /// When a call was last given up.
     given_up: Duration,
+    /// Until then each change is tried.
+    patient_until: Duration,
 }
 
 impl Health {
     pub(super) fn new(image: String, since: Duration) -> Self {
-        let now = Now { state: State::Up, since, lost: 0, given_up: since };
+        let now = Now { state: State::Up, since, lost: 0, given_up: since, patient_until: since };
         Self { image, now: Mutex::new(now), fence: Arc::default(), shortage: Shortage::default() }
     }
 
@@ -121,11 +123,16 @@ impl Health {
         self.fence.load(Ordering::Acquire)
     }
 
+    /// Each change is tried until then, whatever was given up before.
+    pub(super) fn wait_until(&self, at: Duration) {
+        self.now.lock().patient_until = at;
+    }
+
     /// Whether a change fails without being tried: one call was given up a short while ago, and none was answered since. Who writes many
     /// blocks back one by one would wait for each.
     pub(super) fn refuses(&self, at: Duration) -> bool {
         let now = self.now.lock();
-        now.state == State::Failing && at < now.given_up + PAUSE
+        now.state == State::Failing && (now.patient_until..now.given_up + PAUSE).contains(&at)
     }
 
     pub(super) fn connection(&self, at: Duration) -> Connection {
@@ -161,6 +168,8 @@ mod tests {
         health.silent(at(25));
         assert_eq!(shown(30), ("failing", 10));
         assert!(health.refuses(at(24)) && !health.refuses(at(25)), "one is tried now and then");
+        health.wait_until(at(24));
+        assert!(!health.refuses(at(23)) && health.refuses(at(24)), "the last ones are tried for so long");
         health.answered(at(21), false, at(30));
         assert_eq!(shown(30).0, "failing", "the client may have known that");
         health.answered(at(15), false, at(31));

@@ -164,6 +164,12 @@ impl Storage for Rbd {
         self.0.health.connection(self.0.env.coarse_now())
     }
 
+    fn wait_anew(&self) {
+        if let Some(timeout) = self.0.timeout {
+            self.0.health.wait_until(self.0.env.now() + timeout);
+        }
+    }
+
     fn fence(&self) -> Option<Arc<AtomicBool>> {
         Some(self.0.health.fence.clone())
     }

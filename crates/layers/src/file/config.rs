@@ -104,6 +104,10 @@ impl File {
 
 /// Nothing is left to do before the last flush.
 impl Suspend for File {
+    fn wind_down(&self) {
+        self.backing.storage.wait_anew();
+    }
+
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) lost: Option<String>,
     /// The last round whose connections were opened for calls.
     pub(super) opened: u64,
+    /// From when on calls wait for a connection, by the clock of the world.
+    waits_since: Duration,
 }
 
 /// See [the module](self).
@@ -241,7 +243,47 @@ impl Link {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// From now on calls fail until there is a connection.
+    /// From when on calls wait.
+    pub(super) fn waits_since(&self) -> Duration {
+        self.state.lock().waits_since
+    }
+
+    /// What is left of the time for which calls wait: none without a limit, and where they fail.
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        self.left(&self.state.lock())
+    }
+
+    fn left(&self, state: &State) -> Option<Duration> {
+        let timeout = self.settings.timeout.filter(|_| !self.is_failing())?;
+        Some((state.waits_since + timeout).saturating_sub(self.env.now()))
+    }
+
+    /// Calls wait from now on, where they fail too.
+    pub(super) fn wait_from_now(&self) {
+        {
+            let mut state = self.state.lock();
+            state.waits_since = self.env.now();
+            self.failing.store(false, Ordering::Release);
+        }
+        self.changes.wake_all();
+    }
+
+    /// Has calls fail until there is a connection, once they have waited for long enough: whether that is now.
+    pub(super) fn fail_in_time(&self) -> bool {
+        {
+            let state = self.state.lock();
+            if !self.left(&state).is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            // With the lock: who has calls wait comes before it, or after it.
+            self.failing.store(true, Ordering::Release);
+        }
+        self.fail_calls();
+        self.changes.wake_all();
+        true
+    }
+
+    /// From now on calls fail.
     pub(super) fn fail(&self) {
         self.failing.store(true, Ordering::Release);
         self.fail_calls();

@@ -14,7 +14,8 @@
 //! What it needs below: a server that has ended the requests of a connection when it takes a new one after that was lost; a driver that
 //! keeps the loop of [`spillway_core::session`], and drops a session when its connection ends.
 //!
-//! States: connecting -> replaying -> up -> (a connection is lost) connecting; failing beside connecting, once the timeout is over.
+//! States: connecting -> replaying -> up -> (a connection is lost) connecting; failing beside connecting, once the timeout is over, until
+//! there is a connection, or calls wait anew since the device ends.
 //!
 //! Lock order: the state of the link, then a channel; the journal and the answer of a call are leaves.
 

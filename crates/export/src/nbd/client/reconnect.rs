@@ -109,7 +109,8 @@ struct Outage<'a> {
     link: &'a Arc<Link>,
     first: Described,
     began: Duration,
-    failing: bool,
+    /// Before the next try.
+    pause: Duration,
     /// Nothing was lost, and nothing is said unless it takes more than a try.
     quiet: bool,
     /// Why the last try failed, which is said once.
@@ -124,12 +125,12 @@ impl<'a> Outage<'a> {
             link.set_up(false);
             tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
         }
-        Self { link, first, began: link.env.now(), failing: false, quiet, said: String::new() }
+        link.wait_from_now();
+        Self { link, first, began: link.env.now(), pause: PAUSE, quiet, said: String::new() }
     }
 
     /// Waits until there is a connection again. False where nobody needs one any more.
     async fn end(mut self, dial: &Arc<dyn Dial>) -> bool {
-        let mut pause = PAUSE;
         loop {
             match self.attempt(dial).await {
                 Ok(active) => {
@@ -138,21 +139,14 @@ impl<'a> Outage<'a> {
                 }
                 Err(why) => self.failed(why),
             }
-            if self.wait(pause).await {
+            if self.wait().await {
                 return false;
             }
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// What is left of the time for which calls wait.
-    fn remaining(&self) -> Option<Duration> {
-        let timeout = self.link.settings.timeout.filter(|_| !self.failing)?;
-        Some((self.began + timeout).saturating_sub(self.link.env.now()))
-    }
-
     async fn attempt(&self, dial: &Arc<dyn Dial>) -> Result<usize, String> {
-        let patience = self.remaining().map_or(PATIENCE, |left| left.min(PATIENCE));
+        let patience = self.link.remaining().map_or(PATIENCE, |left| left.min(PATIENCE));
         let Connected { described, active } = connect(self.link, dial, patience).await?;
         check(&self.first, self.link.size(), &described)?;
         if mutant::on("nbd client: take requests before all is sent again") {
@@ -170,21 +164,22 @@ impl<'a> Outage<'a> {
             tracing::warn!("{}: {why}", self.link.settings.address);
             self.said = why;
         }
-        if self.remaining().is_some_and(|left| left.is_zero()) {
+        if self.link.fail_in_time() {
             tracing::error!(
                 "{}: no connection within --origin-timeout: requests fail",
                 self.link.settings.address
             );
-            self.failing = true;
-            self.link.fail();
         }
     }
 
-    /// Waits before the next try. True where nobody needs the server any more.
-    async fn wait(&self, pause: Duration) -> bool {
-        let pause = self.remaining().map_or(pause, |left| left.min(pause)).max(Duration::from_millis(1));
-        let leaving = self.link.changes.until(|| self.link.is_leaving().then_some(()));
-        within(&*self.link.env, pause, leaving).await.is_some()
+    /// Waits before the next try, each time for longer, until calls begin to wait anew. True where nobody needs the server any more.
+    async fn wait(&mut self) -> bool {
+        let (link, since) = (self.link, self.link.waits_since());
+        let pause = link.remaining().map_or(self.pause, |left| left.min(self.pause));
+        let over = link.changes.until(|| (link.is_leaving() || link.waits_since() != since).then_some(()));
+        let anew = within(&*link.env, pause.max(Duration::from_millis(1)), over).await.is_some();
+        self.pause = if anew { PAUSE } else { (self.pause * 2).min(PAUSE_MAX) };
+        link.is_leaving()
     }
 
     fn ended(self, active: usize) {

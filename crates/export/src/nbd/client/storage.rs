@@ -165,6 +165,10 @@ impl Storage for NbdOrigin {
         self.access.link.connection()
     }
 
+    fn wait_anew(&self) {
+        self.access.link.wait_from_now();
+    }
+
     /// Until a flush has covered it, the journal has what was acknowledged: only the server can lose it, by its own word.
     fn losses(&self) -> Option<Result<(), Kind>> {
         Some(self.access.link.failure.check())
