@@ -1,7 +1,6 @@
-//! Acknowledged changes that no flush has covered, and changes that are not answered yet.
+//! Acknowledged changes that no flush has covered.
 //!
-//! Both are disjoint ranges: a change is begun only where it overlaps no other, and a newer entry replaces what it overlaps. So
-//! entries may be sent again in any order.
+//! Entries are disjoint ranges: a newer one replaces what it overlaps. So they may be sent again in any order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,30 +43,10 @@ struct Entry {
 pub(super) struct Journal {
     /// By first byte.
     entries: BTreeMap<u64, Entry>,
-    /// First byte and end of changes that are not answered.
-    changing: BTreeMap<u64, u64>,
     epoch: u64,
 }
 
 impl Journal {
-    /// Begins a change of `range`, unless another is under way that overlaps it.
-    pub(super) fn begin(&mut self, range: ByteRange) -> bool {
-        let end = range.offset + range.len;
-        let before = self.changing.range(..end).next_back();
-        if before.is_some_and(|(_, &other)| other > range.offset) {
-            return false;
-        }
-        let twice = self.changing.insert(range.offset, end);
-        assert!(twice.is_none(), "changes at {} overlap", range.offset);
-        true
-    }
-
-    /// The change of `range` is over.
-    pub(super) fn end(&mut self, range: ByteRange) {
-        let end = self.changing.remove(&range.offset);
-        assert_eq!(end, Some(range.offset + range.len), "a change ends that has not begun");
-    }
-
     /// `range` was changed and the change acknowledged: durably where nothing has to be sent again.
     #[must_use = "what is dropped is dropped without the lock"]
     pub(super) fn record(&mut self, range: ByteRange, content: Option<Content>) -> Vec<Content> {

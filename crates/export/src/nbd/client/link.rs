@@ -1,7 +1,8 @@
 //! What the connections to a server and the calls to it share.
 
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use spillway_core::shortage::{ROOM_AFTER, Shortage};
@@ -10,6 +11,7 @@ use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Changes, Mutex, Or
 use spillway_core::{ByteRange, Env, Kind, mutant};
 
 use super::call::{Answered, Body, Call, Effect};
+use super::changing::Changing;
 use super::channel::Channel;
 use super::journal::Journal;
 use super::settings::Settings;
@@ -43,8 +45,7 @@ pub(super) struct Link {
     pub(super) state: Mutex<State>,
     pub(super) changes: Changes,
     pub(super) journal: Mutex<Journal>,
-    /// A change is over that others may wait for.
-    pub(super) settled: Changes,
+    changing: Mutex<Changing>,
     /// Something that was acknowledged may be lost: see [`Link::lose`].
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
@@ -74,7 +75,7 @@ impl Link {
             state: Mutex::default(),
             changes: Changes::default(),
             journal: Mutex::default(),
-            settled: Changes::default(),
+            changing: Mutex::default(),
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
             shortage: Shortage::default(),
@@ -309,22 +310,29 @@ impl Link {
         }
     }
 
-    /// Waits until no other change of `range` is under way, and begins this one.
+    /// Waits until no change of `range` that came before is under way or waits, and begins this one.
     pub(super) async fn begin_change(self: &Arc<Self>, range: ByteRange) -> Change {
-        self.settled.until(|| self.journal.lock().begin(range).then_some(())).await;
-        Change { link: self.clone(), range }
+        let number = self.changing.lock().come(range);
+        let change = Change { link: self.clone(), number, range };
+        poll_fn(|context| match self.changing.lock().is_waiting(number, context.waker()) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
+        })
+        .await;
+        change
     }
 }
 
 /// A change of a range that others wait for; over when dropped.
 pub(super) struct Change {
     link: Arc<Link>,
+    number: u64,
     range: ByteRange,
 }
 
 impl Drop for Change {
     fn drop(&mut self) {
-        self.link.journal.lock().end(self.range);
-        self.link.settled.wake_all();
+        let begun = self.link.changing.lock().end(self.number, self.range);
+        begun.into_iter().for_each(Waker::wake);
     }
 }

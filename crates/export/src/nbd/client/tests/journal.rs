@@ -79,25 +79,3 @@ fn entries_are_what_no_flush_has_covered() {
         assert_eq!(journal.bytes(), expected);
     }
 }
-
-#[test]
-fn changes_that_overlap_begin_one_after_the_other() {
-    let mut journal = Journal::default();
-    let range = |start: u64, end: u64| ByteRange::new(start, end - start);
-    assert!(journal.begin(range(4, 8)) && journal.begin(range(8, 9)) && journal.begin(range(0, 4)));
-    for (start, end) in [(4, 8), (3, 5), (7, 8), (5, 6), (0, 20), (8, 9), (3, 4)] {
-        assert!(!journal.begin(range(start, end)), "{start}..{end} begins beside another");
-    }
-    assert!(journal.begin(range(9, 20)));
-    journal.end(range(4, 8));
-    assert!(!journal.begin(range(4, 9)) && journal.begin(range(5, 8)));
-}
-
-#[test]
-#[should_panic(expected = "has not begun")]
-fn a_change_ends_once() {
-    let mut journal = Journal::default();
-    assert!(journal.begin(ByteRange::new(0, 4)));
-    journal.end(ByteRange::new(0, 4));
-    journal.end(ByteRange::new(0, 4));
-}
