@@ -8,7 +8,7 @@ use std::thread;
 
 use spillway_tests::hostile::Chance;
 use spillway_tests::killed::Served;
-use spillway_tests::raw::{Client, command, errno};
+use spillway_tests::raw::{Client, command, errno, flag};
 use spillway_tests::{Fault, Proxy, Server, Upstream, pattern, text, until};
 
 use crate::nbd_outage::{APART, Forgetful, MIB, SIZE, disk, file, is_connected_again, is_kept, lines};
@@ -213,6 +213,20 @@ fn writes_that_overlap_are_sent_one_after_the_other() {
     assert_eq!(proxy.writes(), 3);
     let found = clients[2].read(0, 12288).expect("a read");
     assert!(found[..4096] == [1; 4096] && found[4096..] == [2; 8192]);
+}
+
+/// Each takes a piece out of what was zeroed, and has no part in the memory of the journal. 1 MiB of it is for 256 entries.
+#[test]
+fn zeroes_that_durable_writes_cut_to_pieces_are_flushed() {
+    let (_folder, file) = file();
+    let upstream = Upstream::qemu(&file, &[]);
+    let proxy = Proxy::new(&upstream.socket());
+    let server = disk(&proxy.uri("")).with("--origin-journal", "1M").start();
+    let mut client = server.client();
+    client.ask(command::WRITE_ZEROES, 0, MIB as u32).expect("a zeroing");
+    let before = proxy.flushes();
+    (0..300).for_each(|at| client.write_with(flag::FUA, at * 2048, &[1; 512]).expect("a durable write"));
+    assert!(proxy.flushes() > before, "the journal has an entry for each of them");
 }
 
 /// Replies that are lost: the server has carried out the writes, and carries them out once more.

@@ -99,8 +99,11 @@ impl Access {
         let len = self.cut(at, buf.len() - done, REQUEST_LEN_MAX);
         let range = ByteRange::new(at, len as u64);
         let _change = self.link.begin_change(range).await;
-        let flags =
-            if self.is_cached() && !mutant::on("nbd client: send no FUA") { cmd_flag::FUA } else { 0 };
+        let cached = self.is_cached();
+        if cached && let Err(kind) = self.room(0).await {
+            return (Err(kind), buf);
+        }
+        let flags = if cached && !mutant::on("nbd client: send no FUA") { cmd_flag::FUA } else { 0 };
         let bytes = Arc::new(Shared::new(buf, IoBuf::empty()));
         let body = Body::Write(Payload { bytes: bytes.clone(), start: done });
         let answered = self.link.call(cmd::WRITE, flags, range, body, Effect::Durable).await;
@@ -125,10 +128,11 @@ impl Access {
         answered.result
     }
 
-    /// Memory of the journal for a change, for which it may have to flush.
+    /// Room in the journal for a change with so many bytes of its own, for which it may have to flush.
     async fn room(&self, len: usize) -> Result<IoBuf, Kind> {
         loop {
-            if let Some(buf) = self.journal.try_take(len) {
+            let has_room = self.link.journal.lock().has_room();
+            if has_room && let Some(buf) = self.journal.try_take(len) {
                 return Ok(buf);
             }
             self.flush().await?;
@@ -137,7 +141,9 @@ impl Access {
 
     /// Flushes once half of the journal is in use, so that writers hardly ever wait for room in it.
     fn free_ahead(self: &Arc<Self>) {
-        if self.journal.lent() * 2 < self.journal.bytes() || self.freeing.swap(true, Ordering::AcqRel) {
+        let is_half_full =
+            self.journal.lent() * 2 >= self.journal.bytes() || self.link.journal.lock().is_half_full();
+        if !is_half_full || self.freeing.swap(true, Ordering::AcqRel) {
             return;
         }
         let freeing = Freeing(self.clone());

@@ -31,6 +31,9 @@ impl Content {
     }
 }
 
+/// The memory for each entry, in bytes: as little as one has that was not cut.
+const ENTRY_BYTES: usize = 4096;
+
 struct Entry {
     end: u64,
     /// Flushes that had begun when it was acknowledged.
@@ -43,10 +46,27 @@ struct Entry {
 pub(super) struct Journal {
     /// By first byte.
     entries: BTreeMap<u64, Entry>,
+    /// Entries at most, and those that changes under way add.
+    entries_max: usize,
     epoch: u64,
 }
 
 impl Journal {
+    /// A journal with so many bytes of memory.
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { entries_max: bytes / ENTRY_BYTES, ..Self::default() }
+    }
+
+    /// Whether a change may add entries. Where one is cut, both halves have the memory of the whole: so memory is no bound for them.
+    pub(super) fn has_room(&self) -> bool {
+        self.entries.len() < self.entries_max
+    }
+
+    /// Whether a flush is to make room, so that changes hardly ever wait for it.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.entries.len() * 2 >= self.entries_max
+    }
+
     /// `range` was changed and the change acknowledged: durably where nothing has to be sent again.
     #[must_use = "what is dropped is dropped without the lock"]
     pub(super) fn record(&mut self, range: ByteRange, content: Option<Content>) -> Vec<Content> {

@@ -67,6 +67,7 @@ impl Link {
         assert!(settings.connections > 0, "a link has a connection");
         let deadline = settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE));
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
+        let journal = Mutex::new(Journal::new(settings.journal_bytes));
         Self {
             env,
             settings,
@@ -74,7 +75,7 @@ impl Link {
             active: AtomicUsize::new(1),
             state: Mutex::default(),
             changes: Changes::default(),
-            journal: Mutex::default(),
+            journal,
             changing: Mutex::default(),
             failure: StickyError::default(),
             failing: AtomicBool::new(false),

@@ -79,3 +79,22 @@ fn entries_are_what_no_flush_has_covered() {
         assert_eq!(journal.bytes(), expected);
     }
 }
+
+/// The pieces that remain share the memory of the whole.
+#[test]
+fn zeroes_that_are_cut_to_pieces_fill_the_journal() {
+    let (mut journal, mut flushes) = (Journal::new(1 << 20), 0);
+    let zeroes = Content::Zeroes { _charge: Arc::new(IoBuf::empty()) };
+    drop(journal.record(ByteRange::new(0, 1 << 30), Some(zeroes.clone())));
+    for number in 0..100_000 {
+        if !journal.has_room() {
+            let flush = journal.seal();
+            drop(journal.forget(flush));
+            drop(journal.record(ByteRange::new(0, 1 << 30), Some(zeroes.clone())));
+            flushes += 1;
+        }
+        drop(journal.record(ByteRange::new(number * 1024, 512), None));
+        assert!(journal.entries().len() <= 256, "{} entries for 256 pages", journal.entries().len());
+    }
+    assert!(flushes > 300, "{flushes} flushes");
+}
