@@ -320,7 +320,8 @@ impl Stack {
         Ok((part, own))
     }
 
-    /// Drains all parts that can be, from the top down: the next one begins once it has what those above had.
+    /// Drains all parts that can be, from the top down: the next one begins once it has what a page cache above had. Write caches drain
+    /// beside each other until the last is empty: what leaves one bypasses those below it.
     fn drain(&self, value: Value) -> Answer<Result<(), Error>> {
         let parts = self.parts.iter().filter(|part| part.has(DRAIN));
         let parts: Vec<_> = parts.map(|part| part.attributes.clone()).collect();

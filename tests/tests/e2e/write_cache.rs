@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::killed::{ROUNDS, Served};
+use spillway_tests::raw::Client;
 use spillway_tests::tool::run;
 use spillway_tests::{Launch, LoopDevice, Scratch, Server, clients, pattern, until};
 
@@ -264,4 +265,26 @@ fn the_kernels_options_and_messages_are_attributes() {
     server.spillway(&["set", "c", "message", "clear_stats"]).well();
     assert_eq!(shows("writes"), "0");
     assert!(shows("status").starts_with("0 "));
+}
+
+/// The upper of two caches holds nothing, the lower one's origin is slow: nothing of it is dirty once the drain has ended.
+#[test]
+fn a_drain_ends_with_the_last_of_two_caches() {
+    let (folder, origin, lower) = disks(8 * MIB, 8 * MIB);
+    let upper = folder.write("upper.raw", vec![0; 8 * MIB]);
+    let config = format!(
+        "[[device]]\nname = \"c\"\norigin = {{ kind = \"file\", path = {origin:?} }}\n\
+         layers = [{{ kind = \"rate\", bytes_per_second = 2097152 }}, {{ kind = \"write_cache\", path = {lower:?} }}, \
+         {{ kind = \"write_cache\", path = {upper:?}, cleaner = true }}]\n"
+    );
+    let mut server = Launch::serve(folder, config).start();
+    let bytes = pattern::random(6, 0, 3 * MIB);
+    Client::open(server.socket(), "c").write(0, &bytes).expect("a write");
+    let dirty = |part: &str| server.value("c", &format!("{part}.dirty_blocks")).as_u64();
+    assert_eq!((dirty("write_cache"), dirty("write_cache2")), (Some(0), Some(768)));
+    server.spillway(&["drain", "c"]).well();
+    assert_eq!((dirty("write_cache"), dirty("write_cache2")), (Some(0), Some(0)));
+    server.signal(Signal::KILL);
+    server.ends();
+    assert!(fs::read(&origin).expect("the origin exists")[..3 * MIB] == bytes, "the origin is not complete");
 }

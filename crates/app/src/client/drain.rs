@@ -1,4 +1,5 @@
-//! `spillway drain`: starts to empty a write cache, once it has what a page cache over it had, shows how far that is, and waits for its end.
+//! `spillway drain`: starts to empty the write caches of a device, once they have what a page cache over them had, shows how far that is, and
+//! waits until all are empty.
 //! `spillway hand-over` does that, and stops the device: the cache stays empty in between.
 
 use std::thread::sleep;
@@ -22,48 +23,64 @@ const STATE: &str = "drain_state";
 /// See the head of this file.
 pub(crate) fn drain(folder: &RuntimeFolder, device: String) -> Result<()> {
     let mut connection = Connection::to_device(folder, &device)?;
-    if !has_cache(&mut connection, &device)? {
+    let caches = caches(&mut connection, &device)?;
+    if caches.is_empty() {
         let message = format!("device {device} has no write cache: there is nothing to drain");
         return Err(Failure::new(Exit::Missing, message).into());
     }
-    run(folder, connection, &device)
+    run(folder, connection, &device, &caches)
 }
 
 /// See the head of this file.
 pub(crate) fn hand_over(folder: &RuntimeFolder, device: String) -> Result<()> {
     let mut connection = Connection::to_device(folder, &device)?;
-    if has_cache(&mut connection, &device)? {
-        run(folder, connection, &device)?;
+    let caches = caches(&mut connection, &device)?;
+    if !caches.is_empty() {
+        run(folder, connection, &device, &caches)?;
     }
     beside(&[(folder.clone(), device.clone())], || stop_one(folder, &device))
 }
 
-fn run(folder: &RuntimeFolder, mut connection: Connection, device: &str) -> Result<()> {
-    beside(&[(folder.clone(), device.to_owned())], || drained(&mut connection, device))?;
+fn run(folder: &RuntimeFolder, mut connection: Connection, device: &str, caches: &[String]) -> Result<()> {
+    beside(&[(folder.clone(), device.to_owned())], || drained(&mut connection, device, caches))?;
     print(&format!("{device}: origin is complete, the cache may be removed\n"))
 }
 
-/// Drains a device, and waits for the end.
-fn drained(connection: &mut Connection, device: &str) -> Result<()> {
+/// Drains a device, and waits until all its caches are empty, or the first has failed.
+fn drained(connection: &mut Connection, device: &str, caches: &[String]) -> Result<()> {
     begin(connection, device)?;
-    loop {
-        let state = connection.get(device, STATE)?;
+    while !are_complete(connection, device, caches)? {
+        sleep(EVERY);
+    }
+    Ok(())
+}
+
+/// Whether no drain runs any more. Fails where one has ended otherwise than complete.
+fn are_complete(connection: &mut Connection, device: &str, caches: &[String]) -> Result<bool> {
+    let mut complete = true;
+    for cache in caches {
+        let state = connection.get(device, &format!("{cache}.{STATE}"))?;
         match state.as_str() {
-            Some("running") => sleep(EVERY),
-            Some("complete") => return Ok(()),
+            Some("running") => complete = false,
+            Some("complete") => {}
             _ => {
                 let message = format!(
-                    "the drain of {device} has ended ({state}): see spillway get {device} error, restart its server, drain again"
+                    "the drain of {device} has ended ({state}): see spillway get {device} {cache}.error, restart its server, drain again"
                 );
                 return Err(Failure::new(Exit::Failed, message).into());
             }
         }
     }
+    Ok(complete)
 }
 
-fn has_cache(connection: &mut Connection, device: &str) -> Result<bool> {
+/// The parts of a device that are write caches.
+fn caches(connection: &mut Connection, device: &str) -> Result<Vec<String>> {
+    let is_state = |name: &str| name.rsplit('.').next() == Some(STATE);
     match connection.ask(&Operation::Attributes { device: device.to_owned() })? {
-        Reply::Attributes(rows) => Ok(rows.iter().any(|row| row.name == STATE)),
+        Reply::Attributes(rows) => {
+            Ok(rows.into_iter().filter(|row| is_state(&row.name)).map(|row| row.part).collect())
+        }
         other => Err(unexpected(&other)),
     }
 }

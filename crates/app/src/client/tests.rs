@@ -129,41 +129,69 @@ fn a_description_says_what_is_declared() {
     );
 }
 
-/// A device whose drain is asked about once while it is running.
+fn rows() -> String {
+    let row = |name: &str, part: &str| {
+        format!(
+            "{{\"name\":\"{name}\",\"part\":\"{part}\",\"role\":\"fact\",\"type\":\"choice\",\"readable\":true,\"writable\":false,\"help\":\"\"}}"
+        )
+    };
+    let rows = [row("drain_state", "write_cache"), row("write_cache2.drain_state", "write_cache2")].join(",");
+    format!("{{\"v\":2,\"result\":{{\"attributes\":[{rows}]}}}}\n")
+}
+
+fn state(value: &str) -> String {
+    format!(
+        "{{\"v\":2,\"result\":{{\"values\":[{{\"name\":\"a\",\"value\":\"{value}\",\"text\":\"\"}}]}}}}\n"
+    )
+}
+
+const DONE: &str = "{\"v\":2,\"result\":\"done\"}\n";
+
+/// Of two caches, one of which is looked at once more while it is drained.
 #[test]
 fn a_drain_is_waited_for() {
     let scratch = Scratch::new("drain");
     let folder = RuntimeFolder::at(&scratch.path().join("run"));
-    let value = |value: &str| {
-        format!(
-            "{{\"v\":2,\"result\":{{\"values\":[{{\"name\":\"a\",\"value\":{value},\"text\":\"\"}}]}}}}\n"
-        )
-    };
-    let rows = "{\"v\":2,\"result\":{\"attributes\":[{\"name\":\"drain_state\",\"role\":\"fact\",\"type\":\"choice\",\"readable\":true,\"writable\":false,\"help\":\"\"}]}}\n";
-    let done = "{\"v\":2,\"result\":\"done\"}\n";
-    let running = [rows.into(), done.into(), value("\"running\"")];
-    for (end, outcome) in [("\"complete\"", Ok(())), ("\"failed\"", Err(Exit::Failed))] {
-        let replies = [&running[..], &[value(end)]].concat();
-        serve_in_turn(&folder, "c0", replies);
+    for (states, outcome) in [
+        (&["running", "running", "complete", "running", "complete", "complete"][..], Ok(())),
+        (&["running", "complete", "complete", "complete"], Ok(())),
+        (&["complete", "running", "complete", "failed"], Err(Exit::Failed)),
+        (&["running", "failed"], Err(Exit::Failed)),
+        (&["off"], Err(Exit::Failed)),
+    ] {
+        let states: Vec<_> = states.iter().map(|value| state(value)).collect();
+        let replies = [&[rows(), DONE.into()], &states[..]].concat();
+        let asked = serve_in_turn(&folder, "c0", vec![replies]);
         let result = drain(&folder, "c0".into());
         assert_eq!(result.map_err(|error| exit::code_of(&error)), outcome);
+        let asked = asked.join().unwrap();
+        assert_eq!(asked.len(), 2 + states.len(), "each answer is asked for");
+        assert!(asked[2].contains("write_cache.drain_state"), "{}", asked[2]);
     }
 }
 
-/// Answers the lines of one client by `replies`, one after the other.
-fn serve_in_turn(folder: &RuntimeFolder, device: &str, replies: Vec<String>) {
+/// Answers the lines of some clients by their replies, one after the other; returns the lines.
+fn serve_in_turn(
+    folder: &RuntimeFolder,
+    device: &str,
+    clients: Vec<Vec<String>>,
+) -> thread::JoinHandle<Vec<String>> {
     folder.create().unwrap();
     let path = folder.control_socket(device);
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut lines = BufReader::new(stream.try_clone().unwrap());
-        for reply in replies {
-            assert!(lines.read_line(&mut String::new()).unwrap() > 0);
-            stream.write_all(reply.as_bytes()).unwrap();
+        let mut asked = Vec::new();
+        for replies in clients {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            for reply in replies {
+                asked.push(lines.next().expect("a question").unwrap());
+                stream.write_all(reply.as_bytes()).unwrap();
+            }
         }
-    });
+        asked
+    })
 }
 
 /// Each byte comes in time, and no end ever does.
