@@ -10,9 +10,11 @@ use std::thread;
 
 use rustix::process::Signal;
 use spillway_tests::killed::Served;
-use spillway_tests::raw::{Client, command, errno};
+use spillway_tests::raw::{Client, command, errno, flag};
 use spillway_tests::upstream::uri;
-use spillway_tests::{Launch, Proxy, Scratch, Server, Upstream, clients, pattern, text, tool, until};
+use spillway_tests::{
+    Launch, LoopDevice, Proxy, Scratch, Server, Upstream, clients, pattern, text, tool, until,
+};
 
 const MIB: usize = 1 << 20;
 
@@ -78,6 +80,26 @@ fn sparse(folder: &Scratch, bytes: usize) -> PathBuf {
     let path = folder.join("origin.raw");
     File::create(&path).and_then(|file| file.set_len(bytes as u64)).expect("the folder is ours");
     path
+}
+
+/// Its server announces zeroes at no cost, and refuses them when it is asked.
+#[test]
+fn zeroes_that_would_be_written_are_not_at_no_cost() {
+    let device = LoopDevice::without_discards(SIZE as u64);
+    let theirs = ours(device.path());
+    let bytes = pattern::random(3, 0, MIB);
+    for (name, stack) in STACKS {
+        let mut server = stack(Arc::default(), &theirs.uri_of("theirs")).start();
+        let mut client = server.client();
+        client.write(0, &bytes).expect("a write");
+        for len in [4096, MIB as u32] {
+            let zeroed = client.ask_with(flag::FAST_ZERO, command::WRITE_ZEROES, 0, len);
+            assert_eq!(zeroed, Err(errno::ENOTSUP), "{name}");
+        }
+        assert!(client.read(0, MIB) == Ok(bytes.clone()), "{name}: zeroes in spite of the refusal");
+        server.spillway(&["stop", "d"]).well();
+        server.ends();
+    }
 }
 
 #[test]

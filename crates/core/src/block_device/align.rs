@@ -220,7 +220,7 @@ impl Aligned {
 
     /// The edges one after the other, then the middle as a zeroing of whole blocks.
     async fn merge_zeroes(&self, block: BlockSize, request: &Request) -> Result<(), Kind> {
-        let flags = Flags { fua: request.flags.fua, no_hole: false };
+        let flags = Flags { fua: request.flags.fua, ..Flags::default() };
         for edge in edges(block, request.range) {
             self.merge(block, edge, None, flags).await?;
         }

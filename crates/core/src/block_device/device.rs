@@ -79,8 +79,9 @@ pub struct Geometry {
     pub write_through: bool,
     /// Discard frees room, and never writes for that. Where false it is accepted and does nothing, and exports do not offer it.
     pub discards: bool,
-    /// `WriteZeroes` writes no data and takes no room, unless a request says that the range is to stay allocated. Where false
-    /// it may write zeroes over the whole range: nothing that costs nothing, such as a discard, is turned into it.
+    /// `WriteZeroes` writes no data and takes no room, unless a request says that the range is to stay allocated; a server below may know
+    /// better once it is asked with [`Flags::free`](crate::Flags::free). Where false it may write zeroes over the whole range: nothing that
+    /// costs nothing, such as a discard, is turned into it.
     pub fast_zeroes: bool,
     /// The medium has a seek cost.
     pub rotational: bool,

@@ -38,6 +38,9 @@ pub struct Flags {
     pub fua: bool,
     /// `WriteZeroes` only: keep the range allocated instead of punching a hole.
     pub no_hole: bool,
+    /// `WriteZeroes` only, and without `no_hole`: of what was discarded. It fails with [`Kind::NotSupported`] where zeroes would be written or
+    /// take room; some of the range may be zeroes then.
+    pub free: bool,
 }
 
 /// One operation, with the buffer it works on.

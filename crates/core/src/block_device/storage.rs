@@ -26,6 +26,8 @@ pub enum FallocateMode {
     Discard,
     /// Make it read as zero without writing data, and free it.
     Punch,
+    /// The same at no cost; [`Kind::NotSupported`] says that of this range alone, some of which may be zeroes then.
+    Free,
     /// Make it read as zero and keep it; the system may write zeroes for that.
     Zero,
 }

@@ -241,7 +241,7 @@ fn with_buffer(mut request: Request, buf: IoBuf) -> Request {
 /// A request to write what comes later at `offset`.
 pub(super) fn writing(offset: u64, durable: bool) -> Request {
     let request = Request::write(offset, IoBuf::empty());
-    Request { flags: Flags { fua: durable, no_hole: false }, ..request }
+    Request { flags: Flags { fua: durable, ..Flags::default() }, ..request }
 }
 
 /// The errno of a failure, as files have it.

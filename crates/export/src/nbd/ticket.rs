@@ -68,7 +68,8 @@ impl Ticket {
     pub(super) fn device_flags(&self) -> Flags {
         // Clients may set FUA on any command; it means something for those that write.
         let fua = self.command.writes() && self.has(cmd_flag::FUA) && !mutant::on("nbd: forget FUA");
-        Flags { fua, no_hole: self.has(cmd_flag::NO_HOLE) }
+        let no_hole = self.has(cmd_flag::NO_HOLE);
+        Flags { fua, no_hole, free: self.has(cmd_flag::FAST_ZERO) && !no_hole }
     }
 
     /// The request to the device, still without its buffer.

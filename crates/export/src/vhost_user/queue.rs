@@ -215,7 +215,7 @@ impl BlockQueue {
         let range = spillway_core::ByteRange::new(offset.min(u64::MAX - len), len);
         spend_for(len);
         let op = if zeroes { Op::WriteZeroes } else { Op::Discard };
-        let flags = Flags { fua: self.parts.write_through && zeroes, no_hole: zeroes && !unmap };
+        let flags = Flags { fua: self.parts.write_through && zeroes, no_hole: zeroes && !unmap, free: false };
         ticket.durable = flags.fua;
         self.submit(memory, ticket, Request { flags, ..Request::bare(op, range) })
     }
@@ -257,7 +257,7 @@ impl BlockQueue {
         work::spend_bytes(buf.len(), work::BYTES_COPIED);
         let fua =
             self.parts.write_through && !mutant::on("vhost: leave writes of a driver that does not flush");
-        let flags = Flags { fua, no_hole: false };
+        let flags = Flags { fua, ..Flags::default() };
         ticket.durable = flags.fua;
         self.submit(memory, ticket, Request { flags, ..Request::write(range.offset, buf) })
     }

@@ -70,7 +70,9 @@ impl Storage for OpenFile {
         let act = match mode {
             // Of a block device, punching asks for zeroes, which not every one that discards can make.
             FallocateMode::Discard if self.block_device => Act::Discard { len },
-            FallocateMode::Discard | FallocateMode::Punch => allocate(FallocateFlags::PUNCH_HOLE),
+            FallocateMode::Discard | FallocateMode::Punch | FallocateMode::Free => {
+                allocate(FallocateFlags::PUNCH_HOLE)
+            }
             FallocateMode::Zero => allocate(FallocateFlags::ZERO_RANGE),
         };
         let op = FileOp::new(&self.fd, act, range.offset, IoBuf::empty(), 0);

@@ -191,7 +191,10 @@ impl Backing {
             Op::Read => self.read(range.offset, buf).await,
             Op::Write => self.write(range.offset, buf, flags.fua).await,
             Op::WriteZeroes => {
-                let result = self.write_zeroes(range, flags.no_hole).await;
+                let result = match flags.free {
+                    true => self.write_free_zeroes(range).await,
+                    false => self.write_zeroes(range, flags.no_hole).await,
+                };
                 Reply { result: self.durable_if(flags.fua, result).await, buf }
             }
             Op::Discard => {
@@ -327,6 +330,15 @@ impl Backing {
             return Ok(());
         }
         self.write_zero_bytes(range).await
+    }
+
+    /// Zeroes that take no room; [`Kind::NotSupported`] where they would.
+    async fn write_free_zeroes(&self, range: ByteRange) -> Result<(), Kind> {
+        let call = self.begin_plain();
+        let result = self.storage.zero(range, FallocateMode::Free).await;
+        // A call that the system does not know tells of no loss.
+        end_plain(call, if result == Err(Kind::NotSupported) { Ok(()) } else { result });
+        result
     }
 
     /// Makes a call of the system; false where it does not know the call, which is then not tried again.

@@ -7,12 +7,13 @@
 //!
 //! A discard makes room, and asks for none: where the device below zeroes at no cost, what is dirty is taken as a batch would take it, and given up
 //! once the device has zeroes there, and there alone: a discard may leave what was there before, and zeroes may take room, as much as the blocks
-//! would have. Where that fails it is dirty as before. As what is taken takes memory and time, a discard of much that is dirty goes in parts.
+//! would have. Where that fails it is dirty as before, and where the device says that zeroes have a cost there, it is written back first. As what
+//! is taken takes memory and time, a discard of much that is dirty goes in parts. Zeroes of a discard of a cache above are the same.
 
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use spillway_core::{ByteRange, Kind, Op, Reply, Request, mutant};
+use spillway_core::{ByteRange, Flags, Kind, Op, Reply, Request, mutant};
 use spillway_policy::dirty_regions::{RegionNumber, RegionState};
 use spillway_policy::folio::Look;
 
@@ -59,9 +60,21 @@ impl Core {
         request.answer(result)
     }
 
-    /// Whether something that was dirty was given up.
+    /// Whether something that was dirty was given up, or may have been.
     async fn replace_held(self: &Arc<Self>, request: &Request) -> Result<bool, Kind> {
-        let drops = request.op == Op::Discard && self.below.geometry().fast_zeroes;
+        let is_discard = request.op == Op::Discard;
+        if (is_discard || request.flags.free) && self.below.geometry().fast_zeroes {
+            match self.replace_all(request, true).await {
+                Err(Kind::NotSupported) if is_discard => self.replace_all(request, false).await.map(|_| true),
+                replaced => replaced,
+            }
+        } else {
+            self.replace_all(request, false).await
+        }
+    }
+
+    /// The same, where that `drops` what is dirty.
+    async fn replace_all(self: &Arc<Self>, request: &Request, drops: bool) -> Result<bool, Kind> {
         let (mut at, end) = (request.range.offset, request.range.offset + request.range.len);
         let (mut slice, mut dropped) = (Slice::new(), false);
         while at < end {
@@ -111,7 +124,8 @@ impl Core {
     async fn give_up(&self, batch: Batch) -> Result<(), Kind> {
         let (at_once, charge) = self.charge(0, batch.ranges().count());
         let _charge = self.batches.take(charge).await;
-        let zero = |run| self.below.submit(Request::bare(Op::WriteZeroes, run));
+        let flags = Flags { free: true, ..Flags::default() };
+        let zero = |run| self.below.submit(Request { flags, ..Request::bare(Op::WriteZeroes, run) });
         let zeroed = stream::iter(batch.ranges().map(zero)).buffered(at_once);
         zeroed.fold(Ok(()), async |all: Result<(), Kind>, reply| all.and(reply.result)).await?;
         batch.forgo();

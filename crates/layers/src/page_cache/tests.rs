@@ -42,6 +42,8 @@ struct Recorder {
     full: Mutex<Option<ByteRange>>,
     /// Zeroes are written as data.
     slow_zeroes: AtomicBool,
+    /// They are, but the device does not say so before it is asked.
+    refuses_zeroes: AtomicBool,
 }
 
 impl Recorder {
@@ -60,6 +62,9 @@ impl BlockDevice for Recorder {
 
     fn submit(&self, request: Request) -> Submission {
         self.seen.lock().push((request.op, request.range));
+        if request.op == Op::WriteZeroes && self.refuses_zeroes.load(Ordering::Relaxed) {
+            return Answer::Done(request.answer(Err(Kind::NotSupported)));
+        }
         let full = self.full.lock().is_some_and(|full| request.range.overlaps(full));
         if full && request.op == Op::Write {
             return Answer::Done(request.answer(Err(Kind::NoSpace)));
@@ -141,6 +146,7 @@ impl House {
             seen: Mutex::default(),
             full: Mutex::default(),
             slow_zeroes: AtomicBool::new(false),
+            refuses_zeroes: AtomicBool::new(false),
         });
         let budget = Budget::new(64 << 20);
         let regions = Scarce::plenty();

@@ -23,7 +23,7 @@ const GAP_BYTES: u64 = 64 << 10;
 const STALE_MAX: u32 = 4 * REPLACED_MAX as u32;
 
 impl Core {
-    /// Discards where the origin does. Cached blocks are dropped where the origin can zero them at no cost. Elsewhere they stay: the
+    /// Discards where the origin does. Cached blocks are dropped where the origin zeroes them at no cost. Elsewhere they stay: the
     /// origin holds older contents, which a discard must not show, and writing zeroes there would take room instead of
     /// freeing it.
     pub(super) async fn discard(self: &Arc<Self>, request: Request) -> Reply {
@@ -32,10 +32,11 @@ impl Core {
             return request.answer(Ok(()));
         }
         self.counts.add(Count::Discards, self.blocks(request.range).1);
-        if fast_zeroes {
-            return self.replace(request).await;
-        }
-        let result = self.discard_gaps(request.range).await;
+        let replaced = if fast_zeroes { self.replace_range(&request).await } else { Err(Kind::NotSupported) };
+        let result = match replaced {
+            Err(Kind::NotSupported) => self.discard_gaps(request.range).await,
+            replaced => replaced,
+        };
         self.end_replacing(request, result).await
     }
 
@@ -169,6 +170,7 @@ impl Core {
         if part.op == Op::Discard && !batch.is_empty() {
             // A discard may leave what was there; here that would be something older than what the cache holds.
             part.op = Op::WriteZeroes;
+            part.flags.free = true;
         }
         share.iter_mut().for_each(|share| share.narrow(range.len));
         let writing = share.as_ref().map(|_| self.meter.write(range.len));

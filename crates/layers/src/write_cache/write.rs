@@ -319,9 +319,10 @@ impl Core {
         }
     }
 
+    /// Zeroes of a discard go to the origin: in the cache they would take room instead of making it.
     pub(super) async fn write_zeroes(self: &Arc<Self>, request: Request) -> Reply {
         let share = self.layout.n_blocks * self.block_bytes() / ZEROES_SHARE;
-        if request.range.len > ZEROES_BYTES.min(share) {
+        if request.flags.free || request.range.len > ZEROES_BYTES.min(share) {
             return self.replace(request).await;
         }
         let Request { range, flags, .. } = request;

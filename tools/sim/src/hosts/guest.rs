@@ -213,7 +213,7 @@ impl Guest {
             }
             Act::Zero { fua, no_hole } => {
                 let mut request = Request::bare(Op::WriteZeroes, range);
-                request.flags = Flags { fua, no_hole };
+                request.flags = Flags { fua, no_hole, free: false };
                 (request, Change::Zeroed { no_hole })
             }
             Act::Discard { fua } => {

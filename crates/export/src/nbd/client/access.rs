@@ -181,8 +181,12 @@ impl Access {
     }
 
     pub(super) async fn zero(self: Arc<Self>, range: ByteRange, mode: FallocateMode) -> Result<(), Kind> {
-        let discards = mode == FallocateMode::Discard;
-        let needed = if discards { flag::SEND_TRIM } else { flag::SEND_WRITE_ZEROES };
+        let (needed, flags) = match mode {
+            FallocateMode::Discard => (flag::SEND_TRIM, 0),
+            FallocateMode::Punch => (flag::SEND_WRITE_ZEROES, 0),
+            FallocateMode::Free => (flag::SEND_FAST_ZERO, cmd_flag::FAST_ZERO),
+            FallocateMode::Zero => (flag::SEND_WRITE_ZEROES, cmd_flag::NO_HOLE),
+        };
         if !self.described.has(needed) {
             return Err(Kind::NotSupported);
         }
@@ -190,13 +194,13 @@ impl Access {
         while done < range.len {
             let len = (range.len - done).min(RANGE_LEN_MAX);
             let piece = ByteRange::new(range.offset + done, len);
-            let result = match discards {
-                true => self.discard_piece(piece).await,
-                false => self.zero_piece(piece, mode == FallocateMode::Zero).await,
+            let result = match mode {
+                FallocateMode::Discard => self.discard_piece(piece).await,
+                _ => self.zero_piece(piece, flags).await,
             };
             match result {
                 // Part of it is changed already: this is no longer a call that is not known.
-                Err(Kind::NotSupported) if done > 0 => return Err(Kind::Io),
+                Err(Kind::NotSupported) if done > 0 && mode != FallocateMode::Free => return Err(Kind::Io),
                 result => result?,
             }
             done += len;
@@ -229,13 +233,12 @@ impl Access {
         result
     }
 
-    async fn zero_piece(self: &Arc<Self>, range: ByteRange, allocated: bool) -> Result<(), Kind> {
+    async fn zero_piece(self: &Arc<Self>, range: ByteRange, flags: u16) -> Result<(), Kind> {
         let _change = self.link.begin_change(range).await;
         let effect = match self.is_cached() {
             true => Effect::Unflushed(Content::Zeroes { _charge: Arc::new(self.room(1).await?) }),
             false => Effect::Durable,
         };
-        let flags = if allocated { cmd_flag::NO_HOLE } else { 0 };
         let answered = self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing, effect).await;
         match answered.result {
             Err(Kind::NotSupported) => Err(Kind::NotSupported),

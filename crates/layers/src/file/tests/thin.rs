@@ -60,7 +60,7 @@ impl Storage for Thin {
                 let mut taken = self.taken.lock();
                 taken.retain(|block| !range.overlaps(ByteRange::new(block * BLOCK, BLOCK)));
             }
-            FallocateMode::Discard | FallocateMode::Punch => {
+            FallocateMode::Discard | FallocateMode::Punch | FallocateMode::Free => {
                 return Box::pin(async { Err(Kind::NotSupported) });
             }
             FallocateMode::Zero => self.take(range),

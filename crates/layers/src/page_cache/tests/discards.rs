@@ -110,3 +110,12 @@ fn where_zeroes_cost_room_what_is_dirty_is_written_first() {
     assert_eq!(house.ask(discard(1, 2)).result, Ok(()));
     assert_eq!(seen(&house), [(Op::Write, 1, 2), (Op::Discard, 1, 2)]);
 }
+
+#[test]
+fn where_zeroes_at_no_cost_are_refused_what_is_dirty_is_written_first() {
+    let house = House::new(&mebibyte());
+    house.below.refuses_zeroes.store(true, Ordering::Relaxed);
+    house.write(0, 7, 4);
+    assert_eq!(house.ask(discard(1, 2)).result, Ok(()));
+    assert_eq!(seen(&house), [(Op::WriteZeroes, 1, 2), (Op::Write, 1, 2), (Op::Discard, 1, 2)]);
+}

@@ -1,14 +1,19 @@
 //! Discards of cached blocks, over origins that can zero at no cost, that can only discard, and that can do neither.
 
 use futures_util::future::{Either, select};
+use spillway_core::Regions;
+use spillway_sim::memory::VecRegions;
 
 use super::*;
+use crate::page_cache::{self, PageCache};
 
 /// An origin that notes zeroings and discards, and may be poorer than the disk below.
 struct Poor {
     below: Arc<dyn BlockDevice>,
     discards: bool,
     fast_zeroes: bool,
+    /// It says that it zeroes at no cost, and refuses when it is asked.
+    refuses: bool,
     noted: Mutex<Vec<(Op, u64, u64)>>,
 }
 
@@ -20,30 +25,38 @@ impl BlockDevice for Poor {
     fn submit(&self, request: Request) -> Submission {
         let Request { op, range, flags, .. } = request;
         assert!(!flags.no_hole, "room may be freed");
+        assert_eq!(flags.free, op == Op::WriteZeroes, "zeroes have to be free");
         if matches!(op, Op::Discard | Op::WriteZeroes) {
             self.noted.lock().push((op, range.offset / BLOCK as u64, range.len / BLOCK as u64));
+        }
+        if op == Op::WriteZeroes && self.refuses {
+            return Answer::Done(request.answer(Err(Kind::NotSupported)));
         }
         self.below.submit(request)
     }
 }
 
-fn over(house: &House, discards: bool, fast_zeroes: bool) -> (Arc<WriteCache>, Arc<Poor>) {
-    let origin = Arc::new(Poor { below: house.device(0), discards, fast_zeroes, noted: Mutex::default() });
+fn over(house: &House, [discards, fast_zeroes, refuses]: [bool; 3]) -> (Arc<WriteCache>, Arc<Poor>) {
+    let (below, noted) = (house.device(0), Mutex::default());
+    let origin = Arc::new(Poor { below, discards, fast_zeroes, refuses, noted });
     (house.open_over(&config(), origin.clone(), house.device(1)).unwrap().0, origin)
 }
 
-/// Blocks 100 to 109 are 1 on the origin and 2 in the cache; then blocks 0 to 255 are discarded.
-fn discarded(discards: bool, fast_zeroes: bool) -> (House, Arc<WriteCache>, Vec<(Op, u64, u64)>) {
-    let house = House::new(1 << 20, 1 << 20);
-    let (cache, origin) = over(&house, discards, fast_zeroes);
-    house.write(&cache, 100, 1, 10);
-    house.world.run(Answer::pending({
-        let cache = cache.clone();
-        async move {
-            cache.core.drain(false).unwrap();
-            cache.core.drained().await.unwrap();
-        }
+/// Writes everything back.
+fn drain(house: &House, cache: &Arc<WriteCache>) {
+    let cache = cache.clone();
+    house.world.run(Answer::pending(async move {
+        cache.core.drain(false).unwrap();
+        cache.core.drained().await.unwrap();
     }));
+}
+
+/// Blocks 100 to 109 are 1 on the origin and 2 in the cache; then blocks 0 to 255 are discarded.
+fn discarded(abilities: [bool; 3]) -> (House, Arc<WriteCache>, Vec<(Op, u64, u64)>) {
+    let house = House::new(1 << 20, 1 << 20);
+    let (cache, origin) = over(&house, abilities);
+    house.write(&cache, 100, 1, 10);
+    drain(&house, &cache);
     house.write(&cache, 100, 2, 10);
     let discard = Request::bare(Op::Discard, ByteRange::new(0, 1 << 20));
     assert_eq!(house.ask(cache.clone(), discard).result, Ok(()));
@@ -59,14 +72,14 @@ fn block_100(house: &House, cache: &Arc<WriteCache>) -> u8 {
 
 #[test]
 fn where_zeroes_cost_nothing_cached_blocks_are_dropped() {
-    let (house, cache, noted) = discarded(true, true);
+    let (house, cache, noted) = discarded([true, true, false]);
     assert_eq!(noted, [(Op::WriteZeroes, 0, 256)]);
     assert_eq!((block_100(&house, &cache), show(&cache, "dirty_blocks")), (0, "0".into()));
 }
 
 #[test]
 fn where_zeroes_would_be_written_cached_blocks_stay_and_the_rest_is_discarded() {
-    let (house, cache, noted) = discarded(true, false);
+    let (house, cache, noted) = discarded([true, false, false]);
     assert_eq!(noted, [(Op::Discard, 0, 100), (Op::Discard, 110, 146)]);
     assert_eq!((block_100(&house, &cache), show(&cache, "dirty_blocks")), (2, "10".into()));
     house.flush(&cache);
@@ -75,9 +88,52 @@ fn where_zeroes_would_be_written_cached_blocks_stay_and_the_rest_is_discarded() 
     assert_eq!(block_100(&house, &cache), 2);
 }
 
+/// As a server does that knows the flag for zeroes at no cost, over what cannot.
+#[test]
+fn where_zeroes_at_no_cost_are_refused_cached_blocks_stay_and_the_rest_is_discarded() {
+    let (house, cache, noted) = discarded([true, true, true]);
+    assert_eq!(noted, [(Op::WriteZeroes, 0, 256), (Op::Discard, 0, 100), (Op::Discard, 110, 146)]);
+    assert_eq!((block_100(&house, &cache), show(&cache, "dirty_blocks")), (2, "10".into()));
+    drain(&house, &cache);
+    assert_eq!(house.read(house.device(0), 100 * BLOCK as u64, 10 * BLOCK), [2; 10 * BLOCK]);
+}
+
+/// What is dirty in a page cache above, and what is in the cache: neither takes room.
+#[test]
+fn a_discard_through_a_page_cache_takes_no_room() {
+    let house = House::new(1 << 20, 1 << 20);
+    let (cache, origin) = over(&house, [true, true, false]);
+    let regions: Arc<dyn Regions> = Arc::new(VecRegions::new(Budget::UNLIMITED));
+    let paged = page_cache::Config { page_cache_bytes_max: Some(1 << 20), ..page_cache::Config::default() };
+    let (env, works) = (house.world.clone(), Works::default());
+    let (paged, _) = PageCache::open(&paged, cache.clone(), env, &regions, &house.budget, works).unwrap();
+    let write = |value| {
+        let mut buf = IoBuf::new(10 * BLOCK);
+        buf.fill(value);
+        house.ask(paged.clone(), Request::write(100 * BLOCK as u64, buf)).result.unwrap();
+    };
+    let flush = || house.ask(paged.clone(), Request::flush()).result.unwrap();
+    write(1);
+    flush();
+    drain(&house, &cache);
+    write(2);
+    flush();
+    assert_eq!(show(&cache, "dirty_blocks"), "10");
+    write(3);
+    let before = number(&cache, "writeback_ios");
+    let range = ByteRange::new(100 * BLOCK as u64, 10 * BLOCK as u64);
+    house.ask(paged.clone(), Request::bare(Op::Discard, range)).result.unwrap();
+    assert_eq!(show(&cache, "dirty_blocks"), "0");
+    flush();
+    drain(&house, &cache);
+    assert_eq!(number(&cache, "writeback_ios"), before, "nothing was written");
+    assert_eq!(*origin.noted.lock(), [(Op::WriteZeroes, 100, 10)]);
+    assert_eq!(house.read(house.device(0), range.offset, 10 * BLOCK), [0; 10 * BLOCK]);
+}
+
 #[test]
 fn where_nothing_can_be_discarded_nothing_is_done_and_nothing_is_offered() {
-    let (house, cache, noted) = discarded(false, true);
+    let (house, cache, noted) = discarded([false, true, false]);
     assert!(noted.is_empty() && !cache.geometry().discards, "{noted:?}");
     assert_eq!((block_100(&house, &cache), show(&cache, "dirty_blocks")), (2, "10".into()));
 }
@@ -85,7 +141,7 @@ fn where_nothing_can_be_discarded_nothing_is_done_and_nothing_is_offered() {
 #[test]
 fn gaps_that_are_not_worth_a_call_are_left() {
     let house = House::new(1 << 20, 1 << 20);
-    let (cache, origin) = over(&house, true, false);
+    let (cache, origin) = over(&house, [true, false, false]);
     (0..256).step_by(10).for_each(|block| house.write(&cache, block, 3, 1));
     house.flush(&cache);
     let discard = |first: u64, blocks: u64| {
