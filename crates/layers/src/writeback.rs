@@ -12,7 +12,8 @@
 //!
 //! Promises: a look follows every kick, whatever thread it comes from, and sees what was published before it. A drain ends with
 //! success only after a moment, later than its call, at which nothing was left; and with an error after one lap, begun later than its call,
-//! in which a batch failed. Needs: a source that kicks whenever more can be taken than before, and when nothing is left any more.
+//! in which a batch failed. Once it has ended no batch begins, and it holds nothing of its source. Needs: a source that kicks whenever
+//! more can be taken than before, and when nothing is left any more.
 //!
 //! Locks: the drains, and the bandwidth; both are leaves.
 
@@ -95,7 +96,10 @@ struct State<S: Source> {
     drains: Mutex<Drains>,
     /// Drains that have no answer yet: one load.
     draining: AtomicBool,
+    /// Drains and ends wait for their answers.
     drained: WaitList,
+    /// No batch begins any more.
+    ended: AtomicBool,
 }
 
 /// Calls for a drain, by number, and their answers.
@@ -128,6 +132,7 @@ impl<S: Source> Writeback<S> {
             drains: Mutex::default(),
             draining: AtomicBool::new(false),
             drained: WaitList::default(),
+            ended: AtomicBool::new(false),
         }))
     }
 
@@ -147,6 +152,13 @@ impl<S: Source> Writeback<S> {
         let call = Call::begin(&self.0);
         self.kick();
         self.0.drained.until(|| call.answer()).await
+    }
+
+    /// Ends it for good: no batch begins any more, drains fail with [`Kind::ShuttingDown`], and what is in flight is waited for.
+    pub(crate) async fn end(&self) {
+        self.0.ended.store(true, Ordering::Release);
+        self.kick();
+        self.0.drained.until(|| self.0.work.is_idle().then_some(())).await;
     }
 }
 
@@ -264,7 +276,9 @@ impl<S: Source> Run<S> {
                 Look::Nothing if self.state.work.again() => {}
                 Look::Nothing => {
                     assert_eq!(self.bytes_in_flight, 0, "a run ends with nothing in flight");
-                    return;
+                    let state = self.state.clone();
+                    drop(self);
+                    return state.drained.wake_all();
                 }
             }
         }
@@ -272,6 +286,9 @@ impl<S: Source> Run<S> {
 
     /// Takes a batch and starts it, if one may be.
     fn look(&mut self) -> Look {
+        if self.state.ended.load(Ordering::Acquire) {
+            return self.look_at_end();
+        }
         let draining = self.is_draining();
         let goal = if draining { Goal::All } else { self.source.goal() };
         if goal == Goal::Rest {
@@ -296,6 +313,16 @@ impl<S: Source> Run<S> {
             Take::After(delay) => Look::After(delay),
             Take::Nothing => Look::Nothing,
         }
+    }
+
+    /// Nothing is begun; whoever waits for a drain is told, once nothing is in flight.
+    fn look_at_end(&mut self) -> Look {
+        if !self.batches.is_empty() {
+            return Look::Full;
+        }
+        self.lap = None;
+        self.state.answer(u64::MAX, Err(Kind::ShuttingDown));
+        Look::Nothing
     }
 
     fn begin(&mut self, batch: S::Batch, bytes: u64) -> Look {

@@ -288,3 +288,22 @@ fn a_drain_ends_with_the_last_of_two_caches() {
     server.ends();
     assert!(fs::read(&origin).expect("the origin exists")[..3 * MIB] == bytes, "the origin is not complete");
 }
+
+/// It is being written back to a slow origin: another server has its files at once.
+#[test]
+fn the_files_of_a_device_that_is_stopped_are_free_while_its_server_goes_on() {
+    let (folder, origin, cache) = disks(16 * MIB, 16 * MIB);
+    let config = format!(
+        "[[device]]\nname = \"c\"\norigin = {{ kind = \"file\", path = {origin:?} }}\n\
+         layers = [{{ kind = \"rate\", bytes_per_second = 1048576 }}, {{ kind = \"write_cache\", path = {cache:?} }}]\n\
+         [[device]]\nname = \"r\"\norigin = {{ kind = \"zram\", disksize = \"8M\" }}\n"
+    );
+    let server = Launch::serve(folder.clone(), config).start();
+    let bytes = pattern::random(7, 0, 6 * MIB);
+    Client::open(server.socket(), "c").write(0, &bytes).expect("a write");
+    server.spillway(&["set", "c", "cleaner", "1"]).well();
+    until("write-back", || (server.value("c", "writeback_blocks").as_u64() > Some(0)).then_some(()));
+    server.spillway(&["stop", "c"]).well();
+    let other = Launch::cache(folder, &origin, &cache).with("--name", "c").start();
+    assert!(other.client().read(0, 6 * MIB) == Ok(bytes), "something is lost");
+}

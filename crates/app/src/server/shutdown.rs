@@ -8,7 +8,7 @@
 //! | clients | their connections close |
 //! | layers | each ends, from the top down |
 //! | flush | what was acknowledged is as durable as the device can make it |
-//! | close | a lock that keeps other hosts out is given back |
+//! | close | what is being written back; a lock that keeps other hosts out is given back |
 //!
 //! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal alone.
 //! Clients that do not take their replies are disconnected after [`Limits::stop_grace`].
@@ -84,7 +84,7 @@ pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<
     }
     let flushed =
         flushed.and(step(env, device, "its last flush", last_flush(device)).await.inspect_err(logged));
-    step(env, device, "its origin to close", device.stack.close()).await;
+    step(env, device, "its layers to close", device.stack.close()).await;
     flushed
 }
 

@@ -108,6 +108,12 @@ impl Suspend for PageCache {
         let core = self.core.clone();
         Box::pin(async move { core.end().await })
     }
+
+    /// Ends writing back, which goes on for what could not be written.
+    fn close(&self) -> LocalFuture<()> {
+        let core = self.core.clone();
+        Box::pin(async move { core.writeback.end().await })
+    }
 }
 
 impl AtRisk for PageCache {

@@ -117,7 +117,7 @@ impl Core {
                 self.fail("writing metadata", kind);
             }
             if last == Action::Rest && !self.journal.work.again() {
-                return;
+                return self.changes.wake_all();
             }
         }
     }

@@ -171,6 +171,16 @@ impl Suspend for WriteCache {
             Ok(())
         })
     }
+
+    /// Ends writing back, a drain and the clearing of entries: nothing has the cache any more.
+    fn close(&self) -> LocalFuture<()> {
+        let core = self.core.clone();
+        Box::pin(async move {
+            core.writeback.end().await;
+            let _ = core.drained().await;
+            core.changes.until(|| core.journal.work.is_idle().then_some(())).await;
+        })
+    }
 }
 
 impl BlockDevice for WriteCache {

@@ -21,6 +21,7 @@ mod bypass;
 mod clearing;
 mod committer;
 mod discards;
+mod ending;
 mod format;
 mod growing;
 mod index;

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use spillway_core::Answer;
 use spillway_policy::backoff;
 use spillway_policy::depth::{DEPTH_BESIDE_READS, DEPTH_MAX};
 use spillway_sim::world::World;
@@ -353,4 +354,25 @@ fn a_device_that_answers_at_once_leaves_others_their_turn() {
         toy.left() == 0
     });
     assert!(most <= BATCHES_TURN, "{most} batches in one turn");
+}
+
+#[test]
+fn once_it_has_ended_no_batch_begins_and_drains_fail() {
+    let toy = Toy::new();
+    toy.soil(0..4096);
+    let drain = toy.drain();
+    toy.run_until("a batch", || toy.pages(|pages| !pages.in_flight.is_empty()));
+    let engine = toy.clone();
+    toy.world.run(Answer::pending(async move { engine.engine.end().await }));
+    assert!(toy.pages(|pages| pages.in_flight.is_empty() && !pages.dirty.is_empty()));
+    let attempts = toy.pages(|pages| pages.attempts.len());
+    let late = toy.drain();
+    toy.run_until("answers", || drain.get().is_some() && late.get().is_some());
+    toy.engine.kick();
+    while toy.world.go_on() {}
+    assert_eq!([drain.get(), late.get()], [Some(Err(Kind::ShuttingDown)); 2]);
+    assert_eq!(toy.pages(|pages| pages.attempts.len()), attempts);
+    let engine = toy.clone();
+    toy.world.run(Answer::pending(async move { engine.engine.end().await }));
+    assert_eq!(Arc::strong_count(&toy), 1, "nothing is left of a run");
 }
