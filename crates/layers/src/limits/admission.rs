@@ -37,8 +37,8 @@ pub(super) struct Core {
     room: Room,
     /// A flush has ended, or a write has while others wait.
     ends: Changes,
-    /// How the last flush has ended.
-    failure: Mutex<Option<Kind>>,
+    /// How many flushes have ended, and how the last of them.
+    flushed: Mutex<(u64, Result<(), Kind>)>,
     flusher: Work,
     /// Runs for as long as something is exposed.
     watcher: Timer<Self>,
@@ -110,7 +110,7 @@ impl Core {
             waiting: AtomicU64::new(0),
             room: Room::default(),
             ends: Changes::default(),
-            failure: Mutex::default(),
+            flushed: Mutex::new((0, Ok(()))),
             flusher: Work::default(),
             held: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
@@ -247,14 +247,17 @@ impl Core {
         self.held.fetch_add(1, Ordering::Relaxed);
         self.decisions.note(Decision("hold writes", "at_risk limits"), bytes, || self.state());
         self.alarm();
-        let mut waited = false;
-        self.room.until(&self.ends, || self.look(bytes, &mut waited)).await
+        let mut before = None;
+        self.room.until(&self.ends, || self.look(bytes, &mut before)).await
     }
 
-    /// Admits the first of those that wait, or fails it with the flush that it has `waited` for; none where it has to wait for an end.
-    fn look(self: &Arc<Self>, bytes: u64, waited: &mut bool) -> Option<Result<Admitted, Kind>> {
-        if std::mem::replace(waited, true)
-            && let Some(kind) = *self.failure.lock()
+    /// Admits the first of those that wait, or fails it with a flush that has ended since its first look, `before` which so many had; none
+    /// where it has to wait for an end.
+    fn look(self: &Arc<Self>, bytes: u64, before: &mut Option<u64>) -> Option<Result<Admitted, Kind>> {
+        let (ended, result) = *self.flushed.lock();
+        let since = ended - *before.get_or_insert(ended);
+        if since > 0
+            && let Err(kind) = result
         {
             return Some(Err(kind));
         }
@@ -298,7 +301,10 @@ impl Core {
         if reply.result.is_ok() {
             self.exposure.lock().end_flush(number);
         }
-        *self.failure.lock() = reply.result.err();
+        {
+            let mut flushed = self.flushed.lock();
+            *flushed = (flushed.0 + 1, reply.result);
+        }
         if !mutant::on("limits: wake nobody when a flush ends") {
             self.ends.wake_all();
         }

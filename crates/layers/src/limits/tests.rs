@@ -191,6 +191,23 @@ fn what_is_larger_than_the_limit_is_never_at_risk() {
     assert_eq!((house.number("at_risk_bytes"), house.number("at_risk_seconds")), (Some(0), None));
 }
 
+/// A flush has failed before it came; since then nothing fails.
+#[test]
+fn a_write_that_waits_is_not_failed_by_a_flush_that_ended_before() {
+    let house = House::new(&[("at_risk_bytes_max", 4 * BLOCK)]);
+    house.store.fails.store(true, Ordering::SeqCst);
+    let flush = house.spawn(Request::flush());
+    house.until("an answer", || flush.get() == Some(Err(Kind::Io)));
+    house.store.fails.store(false, Ordering::SeqCst);
+    house.store.set_writes_stuck(true);
+    let (first, second) = (house.write(4), house.write(1));
+    house.run_until(house.world.now() + Duration::from_secs(1));
+    assert_eq!((first.get(), second.get()), (None, None), "it looks now and then, and waits");
+    house.store.set_writes_stuck(false);
+    house.until("an answer", || second.get().is_some());
+    assert_eq!((first.get(), second.get()), (OK, OK));
+}
+
 /// It was small enough when it came.
 #[test]
 fn a_limit_that_is_lowered_below_a_write_in_line_lets_it_go() {
