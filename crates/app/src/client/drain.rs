@@ -1,6 +1,6 @@
 //! `spillway drain`: starts to empty the write caches of a device, once they have what a page cache over them had, shows how far that is, and
 //! waits until all are empty.
-//! `spillway hand-over` does that, and stops the device: the cache stays empty in between.
+//! `spillway hand-over` does that, and stops the device, which writes back whatever came to a cache in between.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -28,27 +28,37 @@ pub(crate) fn drain(folder: &RuntimeFolder, device: String) -> Result<()> {
         let message = format!("device {device} has no write cache: there is nothing to drain");
         return Err(Failure::new(Exit::Missing, message).into());
     }
-    run(folder, connection, &device, &caches)
+    run(folder, &mut connection, &device, &caches)?;
+    complete(&device)
 }
 
 /// See the head of this file.
 pub(crate) fn hand_over(folder: &RuntimeFolder, device: String) -> Result<()> {
     let mut connection = Connection::to_device(folder, &device)?;
     let caches = caches(&mut connection, &device)?;
-    if !caches.is_empty() {
-        run(folder, connection, &device, &caches)?;
+    if caches.is_empty() {
+        return beside(&[(folder.clone(), device.clone())], || stop_one(folder, &device));
     }
-    beside(&[(folder.clone(), device.clone())], || stop_one(folder, &device))
+    run(folder, &mut connection, &device, &caches)?;
+    // Another client may turn cleaner off before the device stops.
+    for cache in &caches {
+        set(&mut connection, &device, &format!("{cache}.message"), "flush_on_suspend")?;
+    }
+    beside(&[(folder.clone(), device.clone())], || stop_one(folder, &device))?;
+    complete(&device)
 }
 
-fn run(folder: &RuntimeFolder, mut connection: Connection, device: &str, caches: &[String]) -> Result<()> {
-    beside(&[(folder.clone(), device.to_owned())], || drained(&mut connection, device, caches))?;
+fn run(folder: &RuntimeFolder, connection: &mut Connection, device: &str, caches: &[String]) -> Result<()> {
+    beside(&[(folder.clone(), device.to_owned())], || drained(connection, device, caches))
+}
+
+fn complete(device: &str) -> Result<()> {
     print(&format!("{device}: origin is complete, the cache may be removed\n"))
 }
 
 /// Drains a device, and waits until all its caches are empty, or the first has failed.
 fn drained(connection: &mut Connection, device: &str, caches: &[String]) -> Result<()> {
-    begin(connection, device)?;
+    set(connection, device, "drain", "1")?;
     while !are_complete(connection, device, caches)? {
         sleep(EVERY);
     }
@@ -85,9 +95,9 @@ fn caches(connection: &mut Connection, device: &str) -> Result<Vec<String>> {
     }
 }
 
-fn begin(connection: &mut Connection, device: &str) -> Result<()> {
-    let attribute = "drain".to_owned();
-    match connection.ask(&Operation::Set { device: device.to_owned(), attribute, value: 1.into() })? {
+fn set(connection: &mut Connection, device: &str, attribute: &str, value: &str) -> Result<()> {
+    let (device, attribute) = (device.to_owned(), attribute.to_owned());
+    match connection.ask(&Operation::Set { device, attribute, value: value.into() })? {
         Reply::Done => Ok(()),
         other => Err(unexpected(&other)),
     }

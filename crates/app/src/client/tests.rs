@@ -170,6 +170,25 @@ fn a_drain_is_waited_for() {
     }
 }
 
+/// Another client may have turned cleaner off since the look.
+#[test]
+fn a_device_that_is_handed_over_writes_back_what_came_since_its_drain() {
+    let scratch = Scratch::new("hand-over");
+    let folder = RuntimeFolder::at(&scratch.path().join("run"));
+    let refused = "{\"v\":2,\"error\":{\"errno\":\"EIO\",\"code\":5,\"message\":\"not written back\"}}\n";
+    for (stopped, outcome) in [(DONE, Ok(())), (refused, Err(Exit::Failed))] {
+        let drained = [rows(), DONE.into(), state("complete"), state("complete"), DONE.into(), DONE.into()];
+        let asked = serve_in_turn(&folder, "c0", vec![drained.into(), vec![stopped.into()]]);
+        let result = hand_over(&folder, "c0".into());
+        assert_eq!(result.map_err(|error| exit::code_of(&error)), outcome);
+        let asked = asked.join().unwrap();
+        for (line, cache) in asked[4..6].iter().zip(["write_cache.", "write_cache2."]) {
+            assert!(line.contains(&format!("{cache}message")) && line.contains("flush_on_suspend"), "{line}");
+        }
+        assert!(asked[6].contains("stop"), "{}", asked[6]);
+    }
+}
+
 /// Answers the lines of some clients by their replies, one after the other; returns the lines.
 fn serve_in_turn(
     folder: &RuntimeFolder,

@@ -295,13 +295,20 @@ impl Core {
         self.space.retry_bad(self.env.coarse_now());
         let is_turn = |wants| wanted == Some(wants) || !self.room(wants).is_waited_for();
         // What is not held may have to bypass the cache; what is goes there as far as it is held.
-        let bypasses = self.settings.bypasses() || self.drain.is_running();
-        let (mut held, mut count) = if bypasses { self.index.presence(origin, len) } else { (true, len) };
+        let (mut held, mut count) = self.may_enter(origin, len);
         if held && !self.is_closed() {
             if is_turn(Wants::Blocks)
                 && let Some(reservation) = Reservation::take(self, count)
             {
-                return Ok(Ok(WriteTarget::Cache(reservation)));
+                // From here on a drain waits for it. One may have ended since the look.
+                let (still, as_far) = self.may_enter(origin, reservation.len);
+                let trusts =
+                    mutant::on("write_cache: a write looks for a drain before it has blocks, and not again");
+                if (still && as_far == reservation.len) || trusts {
+                    return Ok(Ok(WriteTarget::Cache(reservation)));
+                }
+                drop(reservation);
+                return self.look_for_room(origin, len, wanted);
             }
             (held, count) = self.index.presence(origin, len);
         }
@@ -317,6 +324,12 @@ impl Core {
             // It has come meanwhile.
             Entered::Held => self.look_for_room(origin, len, wanted),
         }
+    }
+
+    /// Whether the first of `len` blocks may be written to the cache, and how many are like it.
+    fn may_enter(&self, origin: OriginBlock, len: u32) -> (bool, u32) {
+        let bypasses = self.settings.bypasses() || self.drain.is_running();
+        if bypasses { self.index.presence(origin, len) } else { (true, len) }
     }
 
     /// Zeroes of a discard go to the origin: in the cache they would take room instead of making it.
