@@ -3,7 +3,9 @@
 //! A table and a scan over pieces of the disk. It names what would be lost; a disk that is not zero where it matters is not
 //! formatted even where no name is found.
 
-/// Bytes at each end of a disk in which every signature of the table lies.
+use spillway_core::SECTOR;
+
+/// Bytes at each end of a disk in which every signature of the table lies that has its place.
 pub(crate) const WINDOW: u64 = 1 << 20;
 
 const KIB: u64 = 1 << 10;
@@ -11,6 +13,9 @@ const KIB: u64 = 1 << 10;
 /// What the superblocks begin with that layers write: dm-writecache's number, and that of a spill file.
 pub(crate) const WRITE_CACHE: u32 = 0x2348_9321;
 pub(crate) const SPILL_FILE: [u8; 8] = *b"SpillFil";
+
+/// The same with the number of its version.
+const WRITE_CACHE_1: &[u8] = &[0x21, 0x93, 0x48, 0x23, 1, 0, 0, 0];
 
 /// Magic numbers that stand at more than one place.
 const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
@@ -32,6 +37,8 @@ enum At {
     Each { first: u64, step: u64, count: u64 },
     /// Before the end by `back` bytes, rounded down to a multiple of `unit`.
     Aligned { back: u64, unit: u64 },
+    /// At the begin of any sector that is looked at.
+    Sector,
     /// In the uberblocks of a ZFS label: the first label's number, and `true` for those at the end.
     Zfs { label: u64, end: bool },
 }
@@ -53,6 +60,8 @@ const ZFS_UBERBLOCK: u64 = KIB;
 
 const TABLE: &[Signature] = &[
     row("a write cache", At::Start(0), &WRITE_CACHE.to_le_bytes()),
+    // One may begin anywhere, by an option.
+    row("a write cache", At::Sector, WRITE_CACHE_1),
     row("a spill file", At::Start(0), &SPILL_FILE),
     row("an ext2, ext3 or ext4 file system", At::Start(KIB + 0x38), &[0x53, 0xef]),
     row("an XFS file system", At::Start(0), b"XFSB"),
@@ -96,6 +105,7 @@ impl At {
             Self::Start(at) => Some((at, 1, 1)),
             Self::End(back) => Some((size.checked_sub(back)?, 1, 1)),
             Self::Each { first, step, count } => Some((first, step, count)),
+            Self::Sector => Some((0, SECTOR, size / SECTOR)),
             // Linux: the last whole unit for 0.90, 8 KiB before the end and down to 4 KiB for 1.0.
             Self::Aligned { back, unit } => {
                 let end = if back == unit { size / unit * unit } else { size };
@@ -144,12 +154,9 @@ impl Signature {
     /// Whether one of its places lies in `bytes`, which begin at byte `at` of a disk of `size` bytes, and has the magic.
     fn is_in(&self, size: u64, at: u64, bytes: &[u8]) -> bool {
         let Some((first, step, count)) = self.at.places(size) else { return false };
-        let mut places =
-            (0..count).map(|number| first + number * step).filter_map(|place| place.checked_sub(at));
-        places.any(|place| {
-            let place = usize::try_from(place).unwrap_or(usize::MAX);
-            bytes.get(place..).is_some_and(|rest| rest.starts_with(self.magic))
-        })
+        let before = at.saturating_sub(first).div_ceil(step);
+        let places = (before..count).map(|number| (first + number * step - at) as usize);
+        places.take_while(|&place| place < bytes.len()).any(|place| bytes[place..].starts_with(self.magic))
     }
 }
 
@@ -188,6 +195,8 @@ mod tests {
         let swapped = &0x00ba_b10c_u64.to_be_bytes()[..];
         let cases: &[(u64, &[u8], &str)] = &[
             (0, &[0x21, 0x93, 0x48, 0x23], "write cache"),
+            (3 * 512, WRITE_CACHE_1, "write cache"),
+            (2 * MIB + 512, WRITE_CACHE_1, "write cache"),
             (0, b"SpillFil", "spill file"),
             (0x438, &[0x53, 0xef], "ext4"),
             (0, b"XFSB", "XFS"),
@@ -239,7 +248,7 @@ mod tests {
     #[test]
     fn every_place_lies_within_the_windows() {
         for size in [2 * MIB, 4 * MIB + 512, 10 * MIB - 512, (1 << 40) + 12 * 512] {
-            for Signature { name, at, magic } in TABLE {
+            for Signature { name, at, magic } in TABLE.iter().filter(|row| !matches!(row.at, At::Sector)) {
                 let (first, step, count) = at.places(size).expect("it is large enough");
                 let end = first + (count - 1) * step + magic.len() as u64;
                 assert!(end <= WINDOW || first >= size - WINDOW && end <= size, "{name} of {size}: {first}");

@@ -82,6 +82,32 @@ fn what_lies_before_the_start_is_looked_at_too() {
     assert!(refused_untouched(&house, &late).contains("a write cache"), "a forgotten start_sector");
 }
 
+/// The other way round: the cache begins further back, where the device is looked at anyway.
+#[test]
+fn a_cache_whose_start_was_forgotten_is_formatted_by_force_alone() {
+    // 96 MiB in blocks of 512: the metadata ends behind the first 2 MiB.
+    for (start, size) in
+        [(8, 8 * MIB), (3, 8 * MIB), (2 * MIB / SECTOR, 96 * MIB), (95 * MIB / SECTOR, 96 * MIB)]
+    {
+        let house = House::new(MIB, size);
+        let late = Config { block_size: 512, start_sector: start, ..config() };
+        let cache = house.open(&late).unwrap();
+        let mut buf = IoBuf::new(512);
+        buf.fill(9);
+        assert_eq!(house.ask(cache.clone(), Request::write(0, buf).with_fua()).result, Ok(()));
+        let house = house.again();
+        for old_cache in [OldCache::Open, OldCache::Create] {
+            let refusal = house.refusal(&Config { start_sector: 0, old_cache, ..late.clone() });
+            assert!(
+                refusal.contains("a write cache") && refusal.contains("--create --force"),
+                "{start}: {refusal}"
+            );
+        }
+        let cache = house.open(&late).unwrap();
+        assert_eq!(house.read(cache, 0, 512), [9; 512]);
+    }
+}
+
 #[test]
 fn formatting_that_was_interrupted_goes_on() {
     let house = House::new(MIB, MIB);
