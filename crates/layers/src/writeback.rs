@@ -17,6 +17,7 @@
 //!
 //! Locks: the drains, and the bandwidth; both are leaves.
 
+mod drains;
 mod meter;
 mod pauses;
 #[cfg(test)]
@@ -25,7 +26,6 @@ mod tests;
 mod threads;
 mod timer;
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -39,6 +39,7 @@ use spillway_policy::backoff::Backoff;
 use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
+use drains::Drains;
 pub(crate) use meter::{Meter, Reading};
 pub(crate) use pauses::Pauses;
 pub(crate) use timer::Timer;
@@ -100,24 +101,6 @@ struct State<S: Source> {
     drained: WaitList,
     /// No batch begins any more.
     ended: AtomicBool,
-}
-
-/// Calls for a drain, by number, and their answers.
-#[derive(Default)]
-struct Drains {
-    next: u64,
-    calls: BTreeMap<u64, Option<Result<(), Kind>>>,
-}
-
-impl Drains {
-    fn pending(&self) -> bool {
-        self.calls.values().any(Option::is_none)
-    }
-
-    fn answer(&mut self, before: u64, result: Result<(), Kind>) {
-        let calls = self.calls.range_mut(..before).map(|(_, answer)| answer);
-        calls.filter(|answer| answer.is_none()).for_each(|answer| *answer = Some(result));
-    }
 }
 
 impl<S: Source> Writeback<S> {
@@ -315,7 +298,7 @@ impl<S: Source> Run<S> {
         }
     }
 
-    /// Nothing is begun; whoever waits for a drain is told, once nothing is in flight.
+    /// No batch begins. Drains have failed once nothing is in flight.
     fn look_at_end(&mut self) -> Look {
         if !self.batches.is_empty() {
             return Look::Full;

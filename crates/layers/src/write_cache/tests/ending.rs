@@ -26,7 +26,7 @@ fn a_cache_that_has_ended_does_nothing_more() {
         assert!(number(&cache, "dirty_blocks") > 0, "{option}: it has ended in the middle");
         assert_ne!(show(&cache, "drain_state"), "running");
         drop(cache);
-        assert_eq!(house.disks.each_ref().map(Arc::strong_count), [1; 2], "{option}: somebody has them");
+        assert_eq!(house.disks.each_ref().map(Arc::strong_count), [1; 2], "{option}: something holds them");
         let calls = house.disks.each_ref().map(|disk| disk.calls());
         while house.world.go_on() {}
         assert_eq!(house.disks.each_ref().map(|disk| disk.calls()), calls, "{option}");

@@ -1,0 +1,23 @@
+//! Calls for a drain and their answers.
+
+use std::collections::BTreeMap;
+
+use spillway_core::Kind;
+
+/// Calls for a drain, by number, and their answers.
+#[derive(Default)]
+pub(super) struct Drains {
+    pub(super) next: u64,
+    pub(super) calls: BTreeMap<u64, Option<Result<(), Kind>>>,
+}
+
+impl Drains {
+    pub(super) fn pending(&self) -> bool {
+        self.calls.values().any(Option::is_none)
+    }
+
+    pub(super) fn answer(&mut self, before: u64, result: Result<(), Kind>) {
+        let calls = self.calls.range_mut(..before).map(|(_, answer)| answer);
+        calls.filter(|answer| answer.is_none()).for_each(|answer| *answer = Some(result));
+    }
+}
