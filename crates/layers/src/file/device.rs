@@ -334,11 +334,7 @@ impl Backing {
 
     /// Zeroes that take no room; [`Kind::NotSupported`] where they would.
     async fn write_free_zeroes(&self, range: ByteRange) -> Result<(), Kind> {
-        let call = self.begin_plain();
-        let result = self.storage.zero(range, FallocateMode::Free).await;
-        // A call that the system does not know tells of no loss.
-        end_plain(call, if result == Err(Kind::NotSupported) { Ok(()) } else { result });
-        result
+        self.storage.zero(range, FallocateMode::Free).await
     }
 
     /// Makes a call of the system; false where it does not know the call, which is then not tried again.

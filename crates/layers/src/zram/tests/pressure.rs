@@ -51,20 +51,6 @@ fn it_begins_at_the_high_watermark_and_ends_at_the_low_one() {
     assert!((36..60).contains(&away), "{away} pages have left from 94 % down to 80 %");
 }
 
-/// The table of a device of 64 times its memory takes a quarter of that, which no moving of objects frees.
-#[test]
-fn watermarks_and_throttle_count_a_large_table() {
-    let device =
-        spilling(Config { bring_back: BringBack::Never, disksize: 64 << 20, ..config() }, medium(1200));
-    device.set("mem_limit", "1M");
-    (0..16384).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
-    assert!(device.number("throttled_writes") > 0);
-    let policy = device.show("policy");
-    let held: u64 = policy.split(' ').next().unwrap().parse().unwrap();
-    assert!((80..=100).contains(&held), "{policy}");
-    device.settle();
-}
-
 #[test]
 fn what_is_read_again_and_again_stays_in_memory() {
     let device = short_of_memory(medium(300));

@@ -1,4 +1,4 @@
-//! Pages that reads bring back from the spill file, and what they take of memory.
+//! Pages that reads bring back from the spill file, and what they and the table take of memory.
 
 use spillway_core::Charge;
 
@@ -106,5 +106,19 @@ pub(in crate::zram) fn a_page_that_is_being_read_from_the_file_holds_write_back_
     assert!(read.as_mut().poll(&mut context).is_pending() && reads());
     assert_eq!(device.world.run(Answer::pending(read)).result, Ok(()));
     assert!(!reads());
+    device.settle();
+}
+
+/// The table of a device of 64 times its memory takes a quarter of that, which no moving of objects frees.
+#[test]
+fn watermarks_and_throttle_count_a_large_table() {
+    let device =
+        spilling(Config { bring_back: BringBack::Never, disksize: 64 << 20, ..config() }, medium(1200));
+    device.set("mem_limit", "1M");
+    (0..16384).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
+    assert!(device.number("throttled_writes") > 0);
+    let policy = device.show("policy");
+    let held: u64 = policy.split(' ').next().unwrap().parse().unwrap();
+    assert!((80..=100).contains(&held), "{policy}");
     device.settle();
 }
