@@ -137,6 +137,11 @@ impl<S: Source> Writeback<S> {
         self.0.drained.until(|| call.answer()).await
     }
 
+    /// Whether no batch begins any more. One load.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::Acquire)
+    }
+
     /// Ends it for good: no batch begins any more, drains fail with [`Kind::ShuttingDown`], and what is in flight is waited for.
     pub(crate) async fn end(&self) {
         self.0.ended.store(true, Ordering::Release);

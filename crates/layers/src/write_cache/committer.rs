@@ -117,7 +117,10 @@ impl Core {
                 self.fail("writing metadata", kind);
             }
             if last == Action::Rest && !self.journal.work.again() {
-                return self.changes.wake_all();
+                if self.writeback.has_ended() {
+                    self.changes.wake_all();
+                }
+                return;
             }
         }
     }

@@ -224,32 +224,6 @@ fn every_drain_ends() {
     });
 }
 
-/// A client looks before the drain begins, and goes on once that has looked what is left.
-#[test]
-fn nothing_comes_to_a_cache_that_is_complete() {
-    every_order(8000, || {
-        let house = House::new(8);
-        let cache = house.open(100);
-        write(&cache, 0, 1);
-        let client: fn(&WriteCache) = |cache| (0..2).for_each(|block| write(cache, block, 2));
-        let drained: fn(&WriteCache) = |cache| {
-            cache.core.drain(true).expect("it is sound");
-            block_on(cache.core.drained()).expect("it ends");
-        };
-        together(&cache, &[client, drained]);
-        assert_eq!(cache.core.blocks_left(), 0);
-        assert_eq!([0, 1].map(|block| house.below(block)), [2, 2]);
-    });
-}
-
-#[test]
-fn the_checker_finds_a_write_that_looks_only_before_a_drain() {
-    finds(
-        "write_cache: a write looks for a drain before it has blocks, and not again",
-        "write_cache::threads::nothing_comes_to_a_cache_that_is_complete",
-    );
-}
-
 #[test]
 fn the_checker_finds_a_reader_that_wakes_nobody() {
     finds(

@@ -302,9 +302,7 @@ impl Core {
             {
                 // From here on a drain waits for it. One may have ended since the look.
                 let (still, as_far) = self.may_enter(origin, reservation.len);
-                let trusts =
-                    mutant::on("write_cache: a write looks for a drain before it has blocks, and not again");
-                if (still && as_far == reservation.len) || trusts {
+                if still && as_far == reservation.len {
                     return Ok(Ok(WriteTarget::Cache(reservation)));
                 }
                 drop(reservation);
