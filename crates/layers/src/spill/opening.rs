@@ -148,7 +148,7 @@ impl Store {
     async fn begin_use(&self) -> Result<(), Error> {
         self.write_superblocks(&self.superblock).await.map_err(unwritable)?;
         let written = Ok(Found::Superblock(Box::new(self.superblock.clone())));
-        for at in [0, self.layout().copy_offset()] {
+        for at in self.superblocks() {
             let read = || decode(&self.device, &self.workspaces.reads, at);
             if read().await != written && read().await != written {
                 let words = "the spill file does not have what was just written to it: its disk is broken";

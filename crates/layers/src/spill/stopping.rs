@@ -53,7 +53,11 @@ impl Store {
             if !mutant::on("spill: say that it is stopped before the last flush") {
                 self.device.flush().await?;
             }
-            self.write_superblocks(&self.left_with(checkpoint, whole)).await
+            let left = self.left_with(checkpoint, whole);
+            for at in self.superblocks() {
+                self.insist(async || self.write_superblock(at, &left).await).await?;
+            }
+            Ok(())
         };
         stop.await.map_err(|kind| {
             let name = &self.superblock.name;
@@ -99,12 +103,21 @@ impl Store {
 
     /// Writes a superblock and its copy, durably.
     pub(super) async fn write_superblocks(&self, superblock: &Superblock) -> Result<(), Kind> {
-        for at in [0, self.layout().copy_offset()] {
-            let mut buf = self.workspaces.batches.take(UNIT).await;
-            buf.copy_from_slice(&superblock.encode());
-            self.device.submit(Request::write(at, buf).with_fua()).await.result?;
+        for at in self.superblocks() {
+            self.write_superblock(at, superblock).await?;
         }
         Ok(())
+    }
+
+    async fn write_superblock(&self, at: u64, superblock: &Superblock) -> Result<(), Kind> {
+        let mut buf = self.workspaces.batches.take(UNIT).await;
+        buf.copy_from_slice(&superblock.encode());
+        self.device.submit(Request::write(at, buf).with_fua()).await.result
+    }
+
+    /// Where the superblock lies, and its copy.
+    pub(super) fn superblocks(&self) -> [u64; 2] {
+        [0, self.layout().copy_offset()]
     }
 
     /// Writes which records slots name, segment after segment, of `all` of them or of those that can be read.
@@ -149,7 +162,7 @@ impl Store {
 
     async fn next_page(self: &Arc<Self>, span: &mut CheckpointSpan) -> Result<Page<'_>, Kind> {
         let (segment, seq) = self.space.take(Taker::Checkpoint).expect("its segments are in reserve");
-        self.reach(segment).await?;
+        self.insist(async || self.reach(segment).await).await?;
         self.segments.open(segment, seq);
         span.seq = if span.segments == 0 { seq } else { span.seq };
         span.segments += 1;
@@ -159,7 +172,10 @@ impl Store {
 
     /// Which records of a segment slots name; `None` where its summary is not to be had.
     async fn live_records(&self, segment: u32, owner: &impl Owner) -> Option<CheckpointEntry> {
-        let tail = self.read_summary(segment).await?;
+        let tail = match self.read_summary(segment).await {
+            Some(tail) => tail,
+            None => self.read_summary(segment).await?,
+        };
         let (footer, records) = read_tail(&tail)?;
         let mut entry = CheckpointEntry::new(segment, footer.seq, footer.records);
         let mut offset = 0;

@@ -235,16 +235,29 @@ impl Store {
         (reply.result, reply.buf)
     }
 
-    /// The same for what has no other place: tries again while its owner waits for room on the host.
+    /// The same for what has no other place.
     pub(super) async fn write_patiently(
         &self,
         segment: u32,
         offset: usize,
-        buf: IoBuf,
+        mut buf: IoBuf,
     ) -> (Result<(), Kind>, IoBuf) {
-        let mut written = self.write_at(segment, offset, buf).await;
-        while written.0 == Err(Kind::NoSpace) && self.waits_for_room().await {
-            written = self.write_at(segment, offset, written.1).await;
+        let write = async || {
+            let (result, back) = self.write_at(segment, offset, std::mem::take(&mut buf)).await;
+            buf = back;
+            result
+        };
+        (self.insist(write).await, buf)
+    }
+
+    /// Makes a write that has no other place once more where it fails, and again while its owner waits for room on the host.
+    pub(super) async fn insist(&self, mut write: impl AsyncFnMut() -> Result<(), Kind>) -> Result<(), Kind> {
+        let mut written = write().await;
+        if written.is_err() {
+            written = write().await;
+        }
+        while written == Err(Kind::NoSpace) && self.waits_for_room().await {
+            written = write().await;
         }
         written
     }

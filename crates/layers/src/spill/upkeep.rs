@@ -61,17 +61,18 @@ impl Store {
     /// Writes the end of a segment. One that could not be written has no summary: it cannot be cleaned, but read.
     async fn close(self: &Arc<Self>, sealed: OpenSegment) {
         let segment = sealed.segment;
-        let tail = sealed.into_tail(self.superblock.low_uuid());
+        let mut tail = sealed.into_tail(self.superblock.low_uuid());
         let at = self.layout().segment_bytes() - tail.len();
-        let mut written = self.write_at(segment, at, tail).await;
-        while written.0 == Err(Kind::NoSpace) && self.waits_for_room().await {
+        let write = async || {
             // That may make room.
             while let Some(freed) = self.freeing.next(0) {
                 self.punch(ToFree(freed as u32)).await;
             }
-            written = self.write_at(segment, at, written.1).await;
-        }
-        if written.0.is_err() {
+            let (result, back) = self.write_at(segment, at, std::mem::take(&mut tail)).await;
+            tail = back;
+            result
+        };
+        if self.insist(write).await.is_err() {
             self.set_aside(segment);
         }
         self.free(self.segments.close(segment));

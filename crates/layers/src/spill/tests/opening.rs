@@ -41,13 +41,14 @@ fn a_file_that_held_nothing_is_taken_by_anybody_without_words() {
     }
 }
 
-/// One of the writes of a stop finds no room. Only the superblock and its copy have to be written, which lie where something was before.
+/// One of the writes of a stop finds no room, nor when it is made again. Only the superblock and its copy have to be written, which lie where something was before.
 #[test]
 fn a_full_disk_is_no_reason_to_leave_a_file_as_one_in_use() {
     let mut failed = 0;
     for nth in 0..40 {
         let effect = Effect::Fail(Kind::NoSpace);
-        let faults = vec![Fault { call: Some(Call::Write), nth, effect, sticky: false }];
+        let fault = |nth| Fault { call: Some(Call::Write), nth, effect, sticky: false };
+        let faults = vec![fault(nth), fault(nth + 1)];
         let Ok((house, _)) = open(medium(), &settings(), Plan { faults, ..Plan::default() }, 1) else {
             continue;
         };

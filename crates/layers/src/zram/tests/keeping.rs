@@ -232,8 +232,9 @@ fn a_stop_without_room_fails_and_says_what_is_lost() {
 fn what_no_checkpoint_can_name_is_written_again() {
     let mut rewritten = 0;
     for nth in 2..30 {
-        let faults =
-            vec![Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::Io), sticky: false }];
+        let fault =
+            |nth| Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::Io), sticky: false };
+        let faults = vec![fault(nth), fault(nth + 1)];
         let device = spilling_by(Plan { faults, ..Plan::default() }, keeping(), medium(60));
         device.fill(0..200, 1);
         // What a write failed over stays, and leaves with the next command.
@@ -274,4 +275,27 @@ fn a_stop_whose_writes_fail_keeps_all_or_says_so() {
         (kept, failed) = (kept + u32::from(is_there), failed + u32::from(stopped.is_err()));
     }
     assert!(kept > 5 && failed > 5, "{kept} kept, {failed} failed");
+}
+
+/// Any one call of a stop fails, the last writes of the file and its looks at what they name included: it is made again, and all is kept.
+#[test]
+fn a_stop_makes_one_call_that_fails_again() {
+    for (call, kind) in [(Call::Write, Kind::Io), (Call::Write, Kind::NoSpace), (Call::Read, Kind::Io)] {
+        for nth in 0.. {
+            let faults = vec![Fault { call: Some(call), nth, effect: Effect::Fail(kind), sticky: false }];
+            let plan = Plan { faults, ..Plan::default() };
+            let Ok(device) = open("ram0", keeping(), medium(60), plan) else { continue };
+            device.fill(0..100, 1);
+            (100..110).for_each(|slot| device.write(slot, &[9; PAGE]).unwrap());
+            let stopped = device.run(Answer::pending(device.zram.suspend()));
+            if !device.disk.answers().has_error_since(Some(call), Duration::ZERO) {
+                assert!(nth > 15, "{nth} calls in all: {call:?}");
+                break;
+            }
+            assert_eq!(stopped, Ok(()), "{call:?} {nth} fails: {kind:?}");
+            let device = again(keeping(), device.cut());
+            assert_eq!(device.bd_stat()[0], 110, "{call:?} {nth} fails: {kind:?}");
+            device.check(0..100, 1);
+        }
+    }
 }
