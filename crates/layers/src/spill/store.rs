@@ -321,7 +321,7 @@ impl Store {
     pub(super) fn free(self: &Arc<Self>, to_free: Option<ToFree>) {
         let Some(ToFree(segment)) = to_free else { return };
         let segment = segment.into();
-        assert_ne!(self.freeing.next(segment), Some(segment), "a segment is freed once");
+        assert!(!self.freeing.has(segment), "a segment is freed once");
         self.freeing.mark(segment);
         self.queue_upkeep();
     }
