@@ -233,8 +233,13 @@ impl Drop for Claimed {
 }
 
 impl Store {
-    /// Opens the next segment of a stream, after cleaning where that is needed.
+    /// Opens the next segment of a stream, after cleaning where that is needed. [`Kind::NoSpace`] too where the host has no room for the
+    /// end of an earlier one: it would have none for this one, which would be used up in vain.
     async fn open_next(self: &Arc<Self>, stream: Stream, owner: &impl Owner) -> Result<(), Kind> {
+        if self.streams.retry_owed() {
+            self.queue_upkeep();
+            self.settled.until(|| (!self.streams.are_closing()).then_some(())).await;
+        }
         let taken = loop {
             match self.space.take(stream.taker()) {
                 Some((segment, seq)) => break Taken { store: self, segment: Some(segment), seq },
@@ -243,7 +248,7 @@ impl Store {
                 None => return Err(Kind::NoSpace),
             }
         };
-        let tail = self.workspaces.tails.take(tail_bytes(self.layout())).await;
+        let tail = self.settled.until(|| self.tail()).await?;
         let segment = taken.segment.expect("it is not open yet");
         self.reach(segment).await?;
         if self.stale.has(segment.into()) {
@@ -253,6 +258,14 @@ impl Store {
             self.queue_upkeep();
         }
         Ok(())
+    }
+
+    /// A buffer for the end of the next segment; `None` while ends of others have them all.
+    fn tail(&self) -> Option<Result<IoBuf, Kind>> {
+        if self.streams.owe() {
+            return Some(Err(Kind::NoSpace));
+        }
+        self.workspaces.tails.try_take(tail_bytes(self.layout())).map(Ok)
     }
 
     /// What its last user has left there is not to be taken for the footer of the next.

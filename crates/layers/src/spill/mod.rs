@@ -15,7 +15,7 @@
 //! ```text
 //!   batch: push, push ... -> claim a stretch of the open segment -> I/O -> publish each -> the claim ends
 //!                              |-> none fits: seal it, take the next ----> make room: clean what has least live
-//!   upkeep: closes what is sealed and has no claims; punches what nobody names or reads
+//!   upkeep: closes what is sealed and has no claims; writes ends again that found no room; punches what nobody names or reads
 //! ```
 //!
 //! *Lock order*: the locks of open segments, of free segments and of the bitmaps are leaves. Who opens the next segment of a stream

@@ -40,6 +40,9 @@ impl Store {
                 self.queue_upkeep();
             }
         }
+        if self.streams.retry_owed() {
+            self.queue_upkeep();
+        }
         self.settled.until(|| (!self.streams.are_closing()).then_some(())).await;
         for segment in 0..self.segments.count() {
             if self.segments.look(segment).state == State::Freeing {

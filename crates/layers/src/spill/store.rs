@@ -96,7 +96,7 @@ pub enum Count {
     SegmentsCleaned,
     /// Records that the cleaner copied.
     RecordsMoved,
-    /// Segments that cannot be cleaned because they cannot be read.
+    /// Segments that cannot be cleaned because they cannot be read, or because their summary was not written.
     SetAside,
 }
 

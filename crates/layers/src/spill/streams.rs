@@ -1,7 +1,8 @@
 //! Segments that take records: one open for new content, one for the cleaner, and those that are full but still written to.
 //!
 //! A claim is a stretch of an open segment for the records of one I/O. It ends once the I/O has, and its records were published; a
-//! segment that is sealed, because no more fits or the device stops, is closed after its last claim.
+//! segment that is sealed, because no more fits or the device stops, is closed after its last claim. Where its end finds no room on the
+//! host, that is owed: it is written again before the next segment is opened, and at the stop.
 
 use spillway_core::IoBuf;
 use spillway_core::sync::Mutex;
@@ -80,7 +81,7 @@ impl OpenSegment {
     }
 
     /// The end of the segment as it is to be written.
-    pub(super) fn into_tail(mut self, low_uuid: u64) -> IoBuf {
+    pub(super) fn into_tail(mut self, low_uuid: u64) -> Tail {
         let footer = Footer {
             low_uuid,
             seq: self.seq,
@@ -92,8 +93,15 @@ impl OpenSegment {
         };
         self.tail.narrow(0, tail_len(self.records));
         finish_tail(&mut self.tail, &footer);
-        self.tail
+        Tail { segment: self.segment, seq: self.seq, buf: self.tail }
     }
+}
+
+/// The end of a segment that is full.
+pub(super) struct Tail {
+    pub(super) segment: u32,
+    pub(super) seq: u64,
+    pub(super) buf: IoBuf,
 }
 
 /// Bytes of the end of a segment with so many records, in whole units.
@@ -138,8 +146,12 @@ struct State {
     open: [Option<OpenSegment>; 2],
     /// Full, and to be closed once nobody writes to them.
     sealed: Vec<OpenSegment>,
-    /// Being closed.
+    /// Being closed, or written again.
     closing: u32,
+    /// Ends of closed segments that found no room on the host,
+    owed: Vec<Tail>,
+    /// and those of them that are to be written again.
+    again: Vec<Tail>,
 }
 
 /// The segments of a file that are written to.
@@ -194,14 +206,38 @@ impl Streams {
         Some(state.sealed.swap_remove(idle))
     }
 
-    pub(super) fn closed(&self) {
-        self.0.lock().closing -= 1;
+    /// A segment was closed, or its end written again; its end is `owed` where that found no room.
+    pub(super) fn closed(&self, owed: Option<Tail>) {
+        let mut state = self.0.lock();
+        state.closing -= 1;
+        state.owed.extend(owed);
     }
 
-    /// Whether a segment is sealed and not closed yet.
+    /// Whether a segment is sealed and not closed yet, or an owed end is to be written again.
     pub(super) fn are_closing(&self) -> bool {
         let state = self.0.lock();
-        state.closing > 0 || !state.sealed.is_empty()
+        state.closing > 0 || !state.sealed.is_empty() || !state.again.is_empty()
+    }
+
+    /// Whether an end of a segment found no room.
+    pub(super) fn owe(&self) -> bool {
+        !self.0.lock().owed.is_empty()
+    }
+
+    /// Has the upkeep write the ends again that are owed. True where there are some.
+    #[must_use]
+    pub(super) fn retry_owed(&self) -> bool {
+        let state = &mut *self.0.lock();
+        state.again.append(&mut state.owed);
+        !state.again.is_empty()
+    }
+
+    /// Takes an end that is to be written again: the caller writes it, then calls [`Streams::closed`].
+    pub(super) fn next_again(&self) -> Option<Tail> {
+        let mut state = self.0.lock();
+        let tail = state.again.pop()?;
+        state.closing += 1;
+        Some(tail)
     }
 }
 
@@ -262,9 +298,14 @@ mod tests {
         assert!(streams.end(&first, [record(4096)].into_iter()));
         let tail = streams.next_to_close().expect("it is sealed").into_tail(77);
         assert!(streams.are_closing());
-        streams.closed();
-        assert!(!streams.are_closing() && streams.next_to_close().is_none());
-        let (footer, records) = read_tail(&tail).expect("as it was written");
+        streams.closed(Some(tail));
+        assert!(!streams.are_closing() && streams.next_to_close().is_none() && streams.owe());
+        assert!(streams.retry_owed() && streams.are_closing() && !streams.owe());
+        let tail = streams.next_again().expect("it found no room");
+        assert!(streams.are_closing());
+        streams.closed(None);
+        assert!(!streams.are_closing() && !streams.owe() && !streams.retry_owed());
+        let (footer, records) = read_tail(&tail.buf).expect("as it was written");
         assert_eq!((footer.segment, footer.seq, footer.low_uuid, footer.data_bytes), (2, 9, 77, 8192));
         let lens: Vec<_> = records.map(|record| (record.len, record.slot)).collect();
         assert_eq!(lens, [(4096, 5), (100, 5), (200, 5), (3796, 0)]);

@@ -8,7 +8,7 @@ use spillway_core::{ByteRange, Kind, Op, Place, Request, mutant, task};
 use super::length::Length;
 use super::segments::ToFree;
 use super::store::Store;
-use super::streams::OpenSegment;
+use super::streams::{OpenSegment, Tail};
 
 /// Segments by which a file is made longer,
 const STEP: u64 = 64;
@@ -48,6 +48,8 @@ impl Store {
         loop {
             if let Some(sealed) = self.streams.next_to_close() {
                 self.close(sealed).await;
+            } else if let Some(tail) = self.streams.next_again() {
+                self.close_again(tail).await;
             } else if let Some(segment) = self.freeing.next(0) {
                 self.punch(ToFree(segment as u32)).await;
             } else if let Some(length) = self.wanted_length() {
@@ -58,26 +60,43 @@ impl Store {
         }
     }
 
-    /// Writes the end of a segment. One that could not be written has no summary: it cannot be cleaned, but read.
     async fn close(self: &Arc<Self>, sealed: OpenSegment) {
         let segment = sealed.segment;
-        let mut tail = sealed.into_tail(self.superblock.low_uuid());
-        let at = self.layout().segment_bytes() - tail.len();
+        let owed = self.write_tail(sealed.into_tail(self.superblock.low_uuid())).await;
+        self.free(self.segments.close(segment));
+        self.streams.closed(owed);
+        self.settled.wake_all();
+    }
+
+    /// Writes an end that found no room, unless its segment was freed meanwhile.
+    async fn close_again(self: &Arc<Self>, tail: Tail) {
+        let pinned = self.pin_closed(tail.segment);
+        let is_there = pinned.is_some() && self.segments.seq(tail.segment) == tail.seq;
+        let owed = if is_there { self.write_tail(tail).await } else { None };
+        drop(pinned);
+        self.streams.closed(owed);
+        self.settled.wake_all();
+    }
+
+    /// Writes the end of a segment. One that could not be written has no summary: it cannot be cleaned, but read. An end that found no
+    /// room is returned.
+    async fn write_tail(&self, Tail { segment, seq, mut buf }: Tail) -> Option<Tail> {
+        let at = self.layout().segment_bytes() - buf.len();
         let write = async || {
             // That may make room.
             while let Some(freed) = self.freeing.next(0) {
                 self.punch(ToFree(freed as u32)).await;
             }
-            let (result, back) = self.write_at(segment, at, std::mem::take(&mut tail)).await;
-            tail = back;
+            let (result, back) = self.write_at(segment, at, std::mem::take(&mut buf)).await;
+            buf = back;
             result
         };
-        if self.insist(write).await.is_err() {
-            self.set_aside(segment);
+        let written = self.insist(write).await;
+        match written {
+            Ok(()) => self.set_aside.unmark(segment.into()),
+            Err(_) => self.set_aside(segment),
         }
-        self.free(self.segments.close(segment));
-        self.streams.closed();
-        self.settled.wake_all();
+        (written == Err(Kind::NoSpace)).then_some(Tail { segment, seq, buf })
     }
 
     /// Gives the room of a segment back to the host, then the segment to who takes it next.

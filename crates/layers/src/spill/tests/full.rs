@@ -1,6 +1,7 @@
 //! Files that are full: cleaned, refused with a count, and usable again once something is released.
 
 use spillway_core::IoBuf;
+use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
 use crate::spill::segments::State;
@@ -184,4 +185,29 @@ fn only_segments_in_use_may_have_footers() {
     for segment in 0..SEGMENTS as u32 {
         assert_eq!(house.store.stale.has(segment.into()), state(segment) != State::Free, "segment {segment}");
     }
+}
+
+/// The host has room for one write in five, and most of what lands is released again. Once there is room, the whole file is of use.
+#[test]
+fn room_on_the_host_that_comes_and_goes_uses_up_no_segment() {
+    let fault =
+        |nth| Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::NoSpace), sticky: false };
+    let faults = (2..150).filter(|nth| nth % 5 > 0).map(fault).collect();
+    let (house, _) = open(medium(), &settings(), Plan { faults, ..Plan::default() }, 1).expect("it is blank");
+    for first in (0..600).step_by(4) {
+        let pages = (first..first + 4).map(|slot| (slot, bytes(slot.into(), 4096))).collect();
+        let (_, result) = house.spill(pages);
+        assert!(matches!(result, Ok(()) | Err(Kind::NoSpace)), "{result:?}");
+        // One record keeps each segment.
+        let held: Vec<_> =
+            house.slots.held.lock().iter().map(|(slot, held)| (held.spilled.at, *slot)).collect();
+        let mut kept = std::collections::BTreeSet::new();
+        let rest = held.into_iter().filter(|(at, _)| !kept.insert(at.segment));
+        rest.for_each(|(_, slot)| house.release(slot));
+        house.verify();
+    }
+    assert!(!house.slots().is_empty(), "something has landed");
+    house.spill_pages(1000..1000 + 14 * (SEGMENTS as u32 - 4), 0);
+    assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+    house.verify();
 }

@@ -282,3 +282,24 @@ fn a_stop_that_fails_keeps_all_or_nothing() {
     }
     assert!(failed > 2, "{failed} stops failed");
 }
+
+/// Two writes in a row find no room on the host while the device is in use, an end of a segment among them: the stop has room for all.
+#[test]
+fn what_found_no_room_is_written_by_the_stop() {
+    for nth in 2..16 {
+        let fault =
+            |nth| Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::NoSpace), sticky: false };
+        let plan = Plan { faults: vec![fault(nth), fault(nth + 1)], ..Plan::default() };
+        let (house, _) = open(medium(), &keeping(Keep::IfThere), plan, nth).expect("it is blank");
+        for first in (0..48).step_by(4) {
+            let pages = || (first..first + 4).map(|slot| (slot, bytes(slot.into(), 4096))).collect();
+            let tries = (0..5).find(|_| house.spill(pages()).1 == Ok(()));
+            assert!(tries.is_some(), "there is room, but for two writes");
+        }
+        house.verify();
+        assert_eq!(house.stop_whole(), Ok(()), "write {nth}");
+        let stored = house.stored();
+        let (next, _) = again(house.cut(), Keep::Always, &stored).expect("it is kept");
+        assert!(next.stored() == stored, "write {nth}: {} of {} pages", next.slots().len(), stored.len());
+    }
+}
