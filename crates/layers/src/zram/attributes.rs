@@ -254,7 +254,7 @@ static ROWS: &[Attribute<Zram>] = &[
             "Bytes written to the spill file for each byte that clients wrote",
         ),
         |zram: &Zram| {
-            let spilled = zram.core.backing.get().map_or(0, |backing| backing.store.count(spill::Count::BytesWritten));
+            let spilled = zram.core.backing.get().map_or(0, |backing| backing.written_since());
             Value::mean(spilled, zram.core.counted(Count::PagesWritten) * PAGE as u64)
         },
     ),

@@ -140,6 +140,7 @@ impl Core {
         self.pages.cool();
         self.streams.set_limit(Config::default_streams());
         self.counters.clear();
+        self.backing.get().iter().for_each(|backing| backing.reset());
         self.budget.set_limit(Budget::UNLIMITED);
         self.budget.reset_peak();
         *resetting = false;

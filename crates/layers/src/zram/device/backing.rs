@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU32, Ordering, RwLock, Semaphore, Unit, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, RwLock, Semaphore, Unit, WaitList};
 use spillway_core::{Env, Error};
 
 use super::pressure::Pressure;
-use crate::spill::{Owner, Store, Whole};
+use crate::spill::{Count, Owner, Store, Whole};
 use crate::writeback::{Meter, Pauses};
 
 /// The spill file that a device has at present, if any. It comes and goes while no slot names a record.
@@ -28,6 +28,8 @@ impl Attached {
 pub(crate) struct Backing {
     pub(crate) store: Arc<Store>,
     pub(crate) path: PathBuf,
+    /// Bytes that had been written to it when the device was reset last.
+    written_before: AtomicU64,
     /// It is the one of the device's configuration: a reset empties it, and lets go of any other.
     pub(crate) stays: bool,
     /// Held by who writes back, and by a reset.
@@ -56,6 +58,7 @@ impl Backing {
         Self {
             store,
             path,
+            written_before: AtomicU64::new(0),
             stays,
             turn: Semaphore::new(1),
             pressure: pressure.clone(),
@@ -65,6 +68,16 @@ impl Backing {
             at_work: AtomicU32::new(0),
             at_rest: WaitList::default(),
         }
+    }
+
+    /// Bytes written to it since the device was reset last, or since it was opened.
+    pub(crate) fn written_since(&self) -> u64 {
+        self.store.count(Count::BytesWritten).saturating_sub(self.written_before.load(Ordering::Relaxed))
+    }
+
+    /// The device was reset.
+    pub(crate) fn reset(&self) {
+        self.written_before.store(self.store.count(Count::BytesWritten), Ordering::Relaxed);
     }
 
     /// The time for which what slots name and what the file counts may differ.

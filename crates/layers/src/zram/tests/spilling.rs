@@ -236,12 +236,19 @@ fn a_reset_empties_the_file() {
     device.set("reset", "1");
     device.settle();
     assert_eq!(device.number("spill_bytes"), 0);
+    let before = device.number("spill_written_bytes");
+    assert!(before > 0);
+    assert_eq!(device.show("write_amplification"), "0", "nothing is written since");
     device.set("disksize", "4M");
     for version in 2..8 {
         device.fill(0..800, version);
         device.write_back_all();
         device.check(0..800, version);
         device.settle();
+        let written = (device.number("spill_written_bytes") - before) as f64;
+        let share = written / (device.number("num_writes") << 12) as f64;
+        let shown = device.show("write_amplification").parse::<f64>().unwrap();
+        assert!((shown - share).abs() < 0.01, "{shown}, and {share} since the reset");
     }
 }
 
