@@ -8,12 +8,12 @@ pub(crate) struct Recompressor {
     pub(crate) turn: Semaphore,
     /// The slot that is looked at next.
     pub(crate) hand: AtomicU64,
-    /// Time in milliseconds at which the next lap begins.
-    pub(crate) next_lap: AtomicU64,
+    /// Time in milliseconds at which the last lap has ended; 0 before the first one.
+    pub(crate) lap_ended: AtomicU64,
 }
 
 impl Default for Recompressor {
     fn default() -> Self {
-        Self { turn: Semaphore::new(1), hand: AtomicU64::new(0), next_lap: AtomicU64::new(0) }
+        Self { turn: Semaphore::new(1), hand: AtomicU64::new(0), lap_ended: AtomicU64::new(0) }
     }
 }

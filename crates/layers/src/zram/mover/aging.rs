@@ -22,7 +22,8 @@ impl Core {
     pub(crate) async fn recompress_aged(self: &Arc<Self>) {
         let (state, age) = (&self.recompressor, self.settings.recompress_age.get());
         let now = self.env.coarse_now().as_millis() as u64;
-        if age == 0 || self.size() == 0 || now < state.next_lap.load(Ordering::Relaxed) {
+        let rest = Duration::from_secs(age / LAPS_AN_AGE).max(Duration::from_secs(1)).as_millis() as u64;
+        if age == 0 || self.size() == 0 || now < state.lap_ended.load(Ordering::Relaxed) + rest {
             return;
         }
         // A command is at it: this task may not wait, for a pass that the command waits for is its work.
@@ -34,8 +35,7 @@ impl Core {
         while slices < SLICES_A_LOOK && !self.compactor.is_asked() {
             let Some(range) = self.next_slots(state.hand.load(Ordering::Relaxed)) else {
                 state.hand.store(0, Ordering::Relaxed);
-                let rest = Duration::from_secs(age / LAPS_AN_AGE).max(Duration::from_secs(1));
-                return state.next_lap.store(now + rest.as_millis() as u64, Ordering::Relaxed);
+                return state.lap_ended.store(now, Ordering::Relaxed);
             };
             match run.take_some(range, &mut slice) {
                 Ok(next) => state.hand.store(next, Ordering::Relaxed),

@@ -184,6 +184,25 @@ fn old_pages_are_recompressed_with_the_strongest_by_themselves() {
     (0..300).for_each(|index| assert!(bench.read(index, 1) == digits(index, 900), "{index}"));
 }
 
+/// The next lap begins by the age of today, not by that of the lap before.
+#[test]
+fn an_age_that_is_lowered_counts_at_once() {
+    let bench = bench(with(TWO));
+    let pass = |seconds| {
+        bench.world.advance(Duration::from_secs(seconds));
+        (0..3000).for_each(|_| {
+            bench.world.turn();
+            bench.world.advance(Duration::from_millis(1));
+        });
+    };
+    bench.set("recompress_age", "1000000");
+    pass(60);
+    (0..10).for_each(|index| bench.write(index, &digits(index, 900)).unwrap());
+    bench.set("recompress_age", "10");
+    pass(60);
+    assert_eq!(bench.number("recompressed_pages"), 10);
+}
+
 /// A reset ends a run on its way, and the next device has no secondaries.
 #[test]
 fn a_reset_ends_a_run_and_drops_the_secondaries() {
