@@ -301,10 +301,11 @@ impl Core {
     /// What spilling by itself does next.
     fn next_in_words(&self, backing: &Backing) -> String {
         let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
-        let level = self.level().1;
+        // First: it looks whether pages have to leave.
+        let (goal, level, pressure) = (self.goal(), self.level().1, &backing.pressure);
         if backing.store.has_failed() {
             "nothing leaves: writes to the spill file have failed too often, and none is tried before the next start".into()
-        } else if backing.pressure.is_full() {
+        } else if !pressure.may_have_room(self.env.coarse_now()) || pressure.is_full() && pressure.is_felt() {
             "nothing leaves: the spill file is full".into()
         } else if !self.settings.may_write() {
             "nothing leaves: writeback_limit is used up".into()
@@ -313,7 +314,7 @@ impl Core {
             format!("nothing leaves: spill_daily_bytes is used up for now, and goes on in {wait} s")
         } else if level.percent() >= high && !self.holds_objects() {
             "nothing leaves: no page in memory can be evicted".into()
-        } else if self.goal() == Goal::Rest {
+        } else if goal == Goal::Rest {
             format!("pages stay until {high} %{}", self.explain_age())
         } else {
             let beside =

@@ -101,3 +101,20 @@ fn a_rotten_record_is_an_error_until_its_page_is_written() {
     assert_eq!((device.number("lost_pages"), device.errors()), (0, [0, 0, 1, 0]), "it has happened");
     device.settle();
 }
+
+/// The file was full, and then memory is no longer short: nothing is tried, and nothing stands in the way.
+#[test]
+fn a_file_that_was_full_is_not_spoken_of_where_no_page_has_to_leave() {
+    let full =
+        Fault { call: Some(Call::Write), nth: OPENED, effect: Effect::Fail(Kind::NoSpace), sticky: true };
+    let plan = Plan { faults: vec![full], ..Plan::default() };
+    let device = open("ram0", config(), medium(100), plan).expect("it is blank");
+    device.set("mem_limit", "1M");
+    let noise = |slot| page(&mut Random(slot), 100);
+    (0..1000).find(|&slot| device.write(slot, &noise(slot)).is_err()).expect("the file is full");
+    assert!(device.show("policy").contains("the spill file is full"), "{}", device.show("policy"));
+    device.discard(0, 150 << 12);
+    device.settle();
+    device.world.advance(Duration::from_secs(60));
+    assert!(device.show("policy").contains("pages stay until 90 %"), "{}", device.show("policy"));
+}
