@@ -85,12 +85,6 @@ impl<T: Word> Live<T> {
         self.0.store(value.word(), Ordering::Relaxed);
     }
 
-    /// Changes it to what `next` makes of it, if anything; returns what it was.
-    pub(crate) fn update(&self, next: impl Fn(T) -> Option<T>) -> Option<T> {
-        let next = |word| next(T::of_word(word)).map(T::word);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok().map(T::of_word)
-    }
-
     /// Changes it, and back if the settings do not fit together then.
     pub(crate) fn set_checked(&self, value: T, check: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         let before = self.get();

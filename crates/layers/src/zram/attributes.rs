@@ -218,6 +218,14 @@ static ROWS: &[Attribute<Zram>] = &[
         ),
         |zram, value| commands::recompress(zram, &text(value)),
     ),
+    Attribute::both(
+        OPTIONS.writeback_limit,
+        |zram| Value::U64(zram.core.writeback_limit.left()),
+        |zram, value| {
+            zram.core.writeback_limit.set(number(&value));
+            Ok(())
+        },
+    ),
     compressed_writeback(OPTIONS.compressed_writeback),
     compressed_writeback(Spec {
         name: "writeback_compressed",

@@ -57,6 +57,8 @@ options! {
             .preset(Preset::Words("none")).option("spill");
         Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "How large a spill file may become: it is made longer as it fills. A spill file does not shrink"
             .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
+        Live writeback_limit: u64 = Type::COUNT, "Pages that may still be written back, while writeback_limit_enable is on"
+            .unit(Unit::Pages).preset(Preset::Number(0));
         BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are written back compressed, one behind the other"
             .kernel().preset(Preset::Switch(true));
         Once force: bool = Type::Switch, "Take a file that is no spill file, that another device has left, or that was not stopped; its content is gone"
@@ -76,8 +78,6 @@ options! {
     Live recompress_age: u64 = Type::Number(0, (1 << 24) - 1),
         "Pages that were not accessed for so long are recompressed with the strongest of recomp_algorithm; 0: by command alone"
         .unit(Unit::Seconds).preset(Preset::Number(0)).option("recompress-age");
-    Live writeback_limit: u64 = Type::COUNT, "Pages that may still be written back, while writeback_limit_enable is on"
-        .unit(Unit::Pages).preset(Preset::Number(0));
     Live writeback_limit_enable: bool = Type::Switch, "Whether writeback_limit counts"
         .kernel().preset(Preset::Switch(false));
     Live writeback_batch_size: u64 = Type::Number(1, u32::MAX as u64),
@@ -119,24 +119,6 @@ impl Settings {
     /// Whether the file of the configuration keeps what the device stores.
     pub(crate) fn keeps(&self) -> Keep {
         Keep::of(self.keep, self.require_kept)
-    }
-
-    /// Whether a page may be written back.
-    pub(crate) fn may_write(&self) -> bool {
-        !self.writeback_limit_enable.get() || self.writeback_limit.get() > 0
-    }
-
-    /// Charges a page that is about to be written back: whether it may be, and what is to be given back if it is not written.
-    pub(crate) fn take_page(&self) -> Option<u64> {
-        if !self.writeback_limit_enable.get() {
-            return Some(0);
-        }
-        self.writeback_limit.update(|left| left.checked_sub(1)).map(|_| 1)
-    }
-
-    /// Gives back what was charged for pages that were not written.
-    pub(crate) fn give_back(&self, pages: u64) {
-        self.writeback_limit.update(|left| Some(left.saturating_add(pages)));
     }
 
     /// Whether a read brings a page back that was read before, so many seconds ago, or was not.

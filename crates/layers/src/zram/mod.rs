@@ -23,6 +23,7 @@ mod config;
 mod control;
 mod device;
 mod discard;
+mod limit;
 mod mover;
 mod page;
 mod pool;
@@ -54,6 +55,7 @@ use device::attaching::Attaching;
 use device::backing::{Attached, Backing};
 use device::pressure::Pressure;
 use device::recompressor::Recompressor;
+use limit::Limit;
 use pool::Pool;
 use pool::pages::Pages;
 use slots::table::Table;
@@ -101,6 +103,7 @@ impl Zram {
             counters: Counters::default(),
             settings,
             compressed_writeback: Live::new(config.compressed_writeback),
+            writeback_limit: Limit::new(config.writeback_limit),
             backing: Attached::default(),
             pressure: Arc::new(Pressure::none()),
             decisions: Decisions::new(env.clone()),

@@ -18,6 +18,7 @@ use super::codec::codecs::Codecs;
 use super::codec::decoders::Decoders;
 use super::codec::streams::Streams;
 use super::config::Settings;
+use super::limit::Limit;
 use super::page::PAGE;
 use super::pool::Pool;
 use super::pool::cell::SlotIndex;
@@ -82,6 +83,7 @@ pub(super) struct Core {
     pub(super) counters: Counters<COUNTS>,
     pub(super) settings: Settings,
     pub(super) compressed_writeback: Live<bool>,
+    pub(super) writeback_limit: Limit,
     pub(super) backing: Attached,
     /// What is known of spilling under pressure of memory: of each spill file in turn, as is the speed that is measured.
     pub(super) pressure: Arc<Pressure>,

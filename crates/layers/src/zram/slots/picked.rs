@@ -4,6 +4,7 @@ use spillway_core::mutant;
 
 use super::mark::{Away, Slot};
 use crate::zram::codec::CodecIndex;
+use crate::zram::limit::Charged;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 
 /// An object that a thread has picked: to be published elsewhere, or unpicked.
@@ -42,7 +43,7 @@ impl Picked {
 pub(crate) struct Gather {
     pub(crate) picked: Picked,
     /// What was charged to `writeback_limit`.
-    pub(crate) charged: u64,
+    pub(crate) charged: Option<Charged>,
 }
 
 /// Bytes that a batch keeps for each of its objects.

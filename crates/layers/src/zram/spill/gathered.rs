@@ -9,6 +9,7 @@ use crate::spill::format::Record;
 use crate::spill::{Batch, Spilled};
 use crate::zram::device::backing::{Backing, BatchAtWork};
 use crate::zram::device::{Core, Count};
+use crate::zram::limit::Charged;
 use crate::zram::mover::moving::Pick;
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
@@ -60,12 +61,10 @@ impl Picks {
 
 impl Drop for Picks {
     fn drop(&mut self) {
-        let mut charged = 0;
-        for gather in self.all.drain(..).flatten() {
-            charged += gather.charged;
-            drop(Pick::resume(&self.core, gather.picked));
+        for Gather { picked, charged } in self.all.drain(..).flatten() {
+            drop(Pick::resume(&self.core, picked));
+            charged.into_iter().for_each(|page| self.core.writeback_limit.give_back(page));
         }
-        self.core.settings.give_back(charged);
     }
 }
 
@@ -74,6 +73,19 @@ impl Core {
     fn has_left(&self) {
         self.pressure.left.fetch_add(1, Ordering::Relaxed);
         self.budget.note_reclaimed();
+    }
+
+    /// Whether a page may be written back.
+    pub(crate) fn may_write(&self) -> bool {
+        !self.settings.writeback_limit_enable.get() || self.writeback_limit.left() > 0
+    }
+
+    /// Charges a page that is about to be written back, where that is limited; `None` where it may not be.
+    pub(crate) fn take_page(&self) -> Option<Option<Charged>> {
+        if !self.settings.writeback_limit_enable.get() {
+            return Some(None);
+        }
+        self.writeback_limit.take().map(Some)
     }
 }
 
@@ -140,7 +152,7 @@ impl Gathered {
         };
         let Some((len, pick)) = picked else { return Added::Not };
         slice.count(work::COPY);
-        let charged = if self.keeps { Some(0) } else { core.settings.take_page() };
+        let charged = if self.keeps { Some(None) } else { core.take_page() };
         let Some(charged) = charged else { return Added::NoLimit };
         self.batch.keep(index.0, core.codecs.record_codec(len, pick.codec()), len);
         self.picks.all.push(Some(Gather { picked: pick.pause(), charged }));

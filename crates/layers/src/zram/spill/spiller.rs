@@ -307,7 +307,7 @@ impl Core {
             "nothing leaves: writes to the spill file have failed too often, and none is tried before the next start".into()
         } else if !pressure.may_have_room(self.env.coarse_now()) || pressure.is_full() && pressure.is_felt() {
             "nothing leaves: the spill file is full".into()
-        } else if !self.settings.may_write() {
+        } else if !self.may_write() {
             "nothing leaves: writeback_limit is used up".into()
         } else if !self.may_spend(backing) {
             let wait = self.spends_in(backing).as_secs() + 1;

@@ -24,7 +24,7 @@ const NEXT_BYTES: u64 = 1 << 20;
 impl Core {
     /// Whether pages may leave by themselves, as far as anything but memory says so.
     pub(crate) fn may_spill(&self, backing: &Backing) -> bool {
-        let may = !backing.is_ending() && self.size() > 0 && self.settings.may_write();
+        let may = !backing.is_ending() && self.size() > 0 && self.may_write();
         let room = !backing.store.has_failed() && backing.pressure.may_have_room(self.env.coarse_now());
         may && room && self.may_spend(backing)
     }

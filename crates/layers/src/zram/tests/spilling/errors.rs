@@ -102,6 +102,33 @@ fn a_rotten_record_is_an_error_until_its_page_is_written() {
     device.settle();
 }
 
+/// A batch is on its way, and fails after its limit was set anew: what was charged for it was of the limit before.
+#[test]
+fn a_limit_that_is_set_while_a_batch_is_in_flight_is_kept_too() {
+    for limit in [0, 20] {
+        let fault =
+            Fault { call: Some(Call::Write), nth: OPENED, effect: Effect::Fail(Kind::Io), sticky: false };
+        let plan = Plan { faults: vec![fault], latency: Latency::Network, ..Plan::default() };
+        let device = open("ram0", config(), medium(100), plan).expect("it is blank");
+        device.fill(0..100, 1);
+        device.set("writeback_limit", "1000");
+        device.set("writeback_limit_enable", "1");
+        let command = device.table.store("writeback", "page_indexes=0-39");
+        // No I/O ends as long as the clock stands.
+        (0..100).for_each(|_| _ = device.world.turn());
+        let charged = 1000 - device.number("writeback_limit");
+        assert!(charged > 0, "its pages are on their way");
+        let set = device.table.store("writeback_limit", &limit.to_string());
+        assert_eq!(device.run(set), Ok(()));
+        assert_eq!(device.run(command).unwrap_err().kind, Kind::Io);
+        assert_eq!(device.refuse("writeback", "page_indexes=0-99"), Kind::Io);
+        let written = device.bd_stat()[2];
+        assert!((limit..charged + limit).contains(&written), "{written} pages by {charged} and {limit}");
+        assert_eq!(device.number("writeback_limit"), 0);
+        device.settle();
+    }
+}
+
 /// The file was full, and then memory is no longer short: nothing is tried, and nothing stands in the way.
 #[test]
 fn a_file_that_was_full_is_not_spoken_of_where_no_page_has_to_leave() {
