@@ -152,7 +152,7 @@ fn show_polling(rates: &[Vec<f64>], micros: &[Vec<f64>], rounds: Rounds) -> Resu
             CASES[case].name,
             figure(&rates[sleeps], 1).times(1e-3),
             figure(&rates[polls], 1).times(1e-3),
-            ratio(&rates[polls], &rates[sleeps]).at_least(POLL_GAIN).to_own(),
+            ratio(&rates[polls], &rates[sleeps]).at_least(POLL_GAIN).of_ours(),
             figure(&micros[sleeps], 2),
             figure(&micros[polls], 2),
         ]

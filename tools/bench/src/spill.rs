@@ -78,7 +78,8 @@ fn show(figures: &[Vec<f64>], rounds: Rounds, bytes: u64, media: &str) -> Result
         let share = ratio(&processor[at], &processor[BEFORE]).decimals(3);
         let [faster, of_fio, share] = match at {
             GATHERED => {
-                let [faster, share] = [faster.at_least(FASTER), share.at_most(PROCESSOR)].map(Figure::to_own);
+                let [faster, share] =
+                    [faster.at_least(FASTER), share.at_most(PROCESSOR)].map(Figure::of_ours);
                 [faster, of_fio.at_least(OF_FIO), share]
             }
             _ => [faster, of_fio, share],
@@ -124,7 +125,7 @@ fn show_beside(figures: &[Vec<f64>], alone: &[f64], rounds: Rounds) -> Result<()
         figure(idle, 0),
         figure(busy, 0).at_most(most.round()),
         figure(rate, 0),
-        ratio(rate, alone).at_least(KEPT).to_own(),
+        ratio(rate, alone).at_least(KEPT).of_ours(),
     ];
     let title = "5,000 reads a second of pages in memory, beside write-back: 99 of 100 take less, us";
     rounds.show(title, &["idle", "during write-back", "write-back, MiB a second", "of alone"], vec![row])

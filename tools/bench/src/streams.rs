@@ -44,7 +44,7 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
                 let name = format!("{algorithm}, {}, {test}", set.name);
                 rates.push(named(&name, figures.iter().map(|rates| figure(rates, 0))));
                 let to = |(ours, theirs): (usize, usize), wanted| {
-                    ratio(&figures[ours], &figures[theirs]).wanted(wanted).to_own()
+                    ratio(&figures[ours], &figures[theirs]).wanted(wanted).of_ours()
                 };
                 let of = |nth: usize| to((RATIOS[nth].1, RATIOS[nth].2), wanted[nth]);
                 ratios.push((name, [0, 1, 2].map(of)));

@@ -37,7 +37,7 @@ pub(crate) struct Figure {
     /// To a peer, or to another of ours.
     pub(crate) is_ratio: bool,
     /// A ratio to another of ours.
-    pub(crate) is_to_own: bool,
+    pub(crate) is_of_ours: bool,
     pub(crate) bound: Option<Bound>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Bound {
 pub(crate) fn figure(values: &[f64], decimals: usize) -> Figure {
     let is_measured = values.iter().all(|value| value.is_finite());
     let values = if is_measured { values.to_vec() } else { Vec::new() };
-    Figure { values, decimals, unit: String::new(), is_ratio: false, is_to_own: false, bound: None }
+    Figure { values, decimals, unit: String::new(), is_ratio: false, is_of_ours: false, bound: None }
 }
 
 /// A figure that is measured once.
@@ -91,9 +91,9 @@ impl Figure {
     }
 
     /// A ratio not to a peer, but to another of ours.
-    pub(crate) fn to_own(self) -> Self {
+    pub(crate) fn of_ours(self) -> Self {
         assert!(self.is_ratio, "other figures are to nobody");
-        Self { is_to_own: true, ..self }
+        Self { is_of_ours: true, ..self }
     }
 
     /// At least `wanted`, where that is not 0.

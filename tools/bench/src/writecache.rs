@@ -110,7 +110,7 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<(Vec<Vec<
             format!("{block}, depth {depth}{}", flushed.unwrap_or_default()),
             figure(single, 0),
             figure(large, 0),
-            ratio(large, single).wanted(wanted).to_own(),
+            ratio(large, single).wanted(wanted).of_ours(),
             figure(plain, 0),
             ratio(plain, single),
             ratio(large, plain).wanted(if block >= 4096 && flush_after.is_none() { 0.8 } else { 0.0 }),
@@ -151,7 +151,7 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
     })?;
     let row = |(fit, figures): (usize, &[Vec<f64>])| {
         let [fresh, aged, pieces] = figures else { unreachable!("three figures of a way") };
-        let of_fresh = ratio(aged, fresh).wanted(if fit == 0 { 0.9 } else { 0.0 }).to_own();
+        let of_fresh = ratio(aged, fresh).wanted(if fit == 0 { 0.9 } else { 0.0 }).of_ours();
         row![FITS[fit], figure(fresh, 0), figure(aged, 0), of_fresh, figure(pieces, 2), seen[fit].as_str()]
     };
     let rows = figures.chunks(3).enumerate().map(row).collect();

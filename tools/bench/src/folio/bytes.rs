@@ -118,11 +118,11 @@ pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
             figure(block, 2).at_most(1.0),
             figure(chunk, 2),
             figure(whole, 2),
-            ratio(whole, block).wanted(fewer).to_own(),
+            ratio(whole, block).wanted(fewer).of_ours(),
             figure(block_rate, 0),
             figure(chunk_rate, 0),
             figure(whole_rate, 0),
-            ratio(block_rate, whole_rate).wanted(faster).to_own(),
+            ratio(block_rate, whole_rate).wanted(faster).of_ours(),
         ]);
     }
     let title = "E3: aligned 4 KiB overwrites, 8 jobs, a flush after each, on a store slowed down: bytes written below for each byte \

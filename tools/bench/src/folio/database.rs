@@ -78,7 +78,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
             format!("{rate} MiB/s"),
             figure(blocks, 0),
             figure(whole, 0),
-            ratio(blocks, whole).at_least(WANTED).to_own(),
+            ratio(blocks, whole).at_least(WANTED).of_ours(),
             figure(blocks_kib, 0),
             figure(whole_kib, 0),
         ]

@@ -197,7 +197,7 @@ fn show_hits(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
             way.name(),
             figure(image, 1).times(1e-3),
             figure(file, 1).times(1e-3),
-            ratio(image, file).at_least(HITS).to_own()
+            ratio(image, file).at_least(HITS).of_ours()
         ]
     };
     let rows = HITTING.iter().zip(figures.chunks(2)).map(row).collect();

@@ -186,7 +186,7 @@ fn show_connections(rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
             shape.name,
             thousands(&one[case]),
             thousands(&two[case]),
-            ratio(&two[case], &one[case]).wanted(wanted).to_own()
+            ratio(&two[case], &one[case]).wanted(wanted).of_ours()
         ]
     });
     let title = format!(

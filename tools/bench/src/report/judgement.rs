@@ -63,7 +63,7 @@ impl<'a> Judgement<'a> {
         let sections = SECTIONS.iter().map(|section| section.title);
         let best = sections.filter_map(|title| {
             let of_it = self.judged.iter().filter(|judged| judged.section.title == title);
-            let ratios = of_it.filter(|judged| judged.figure.is_ratio && !judged.figure.is_to_own);
+            let ratios = of_it.filter(|judged| judged.figure.is_ratio && !judged.figure.is_of_ours);
             ratios.filter(|judged| judged.worst() > 1.0).max_by(|a, b| a.worst().total_cmp(&b.worst()))
         });
         let mut best: Vec<_> = best.collect();
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn claims_are_ratios_of_different_sections_that_hold_at_their_worse_end() {
         let wide = ratio(&[9.0, 9.0, 0.5], &[1.0; 3]).at_least(1.0);
-        let own = ratio(&[99.0], &[1.0]).at_least(1.0).to_own();
+        let own = ratio(&[99.0], &[1.0]).at_least(1.0).of_ours();
         let rows = |name: &str, value: f64| vec![row![name, ratio(&[value], &[1.0]).at_least(1.0)]];
         let mut outcomes = [
             outcome("nbd", vec![table("t", rows("nbd", 4.0)), table("t", rows("less", 3.0))]),

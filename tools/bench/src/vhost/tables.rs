@@ -54,7 +54,7 @@ pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> 
     let ratios = pairs.map(|((ours, our_rates), (peer, rates))| {
         let to_it = |case: usize| {
             let ratio = ratio(&our_rates[case], &rates[case]).wanted(wanted(ours, peer, case));
-            if *peer == NBD { ratio.to_own() } else { ratio }
+            if *peer == NBD { ratio.of_ours() } else { ratio }
         };
         named(&format!("{ours} to {peer}"), (0..CASES.len()).map(to_it))
     });

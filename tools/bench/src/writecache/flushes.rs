@@ -63,7 +63,7 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
             place,
             clients.to_string(),
             figure(shared, 0),
-            gain.wanted(if clients == 32 { 12.0 } else { 0.0 }).to_own(),
+            gain.wanted(if clients == 32 { 12.0 } else { 0.0 }).of_ours(),
             figure(alone, 0),
             ratio(shared, alone),
         ]);

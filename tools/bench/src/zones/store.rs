@@ -167,7 +167,7 @@ fn row(case: Case, figures: &Figures, before: &Figures) -> Vec<Cell> {
     let gain = ratio(rates, &before.rates);
     let gain = match case.mode {
         BEFORE => "-".into(),
-        ALL if case.beside => Cell::from(gain.at_least(GAIN).to_own()),
+        ALL if case.beside => Cell::from(gain.at_least(GAIN).of_ours()),
         _ => Cell::from(gain),
     };
     let least = once(writes.iter().copied().fold(f64::MAX, f64::min), 0).unit(" at least");
