@@ -26,7 +26,7 @@ fn until_empty(cache: &WriteCache) {
 /// The timer of commits ends beside a write for which it is to run.
 #[test]
 fn every_write_is_committed_in_time() {
-    every_order(8000, || {
+    every_order(40_000, || {
         let cache = open(None);
         write(&cache, 1, 1);
         let journal = &cache.core.journal;
@@ -38,7 +38,7 @@ fn every_write_is_committed_in_time() {
 /// The timer of ages ends beside a commit for which it is to run.
 #[test]
 fn every_block_becomes_too_old() {
-    every_order(20_000, || {
+    every_order(80_000, || {
         let cache = open(Some(1));
         flush(&cache);
         until_empty(&cache);

@@ -131,6 +131,8 @@ impl Core {
         let backing = self.spill_file();
         let high = self.settings.spill_high_watermark.get();
         let room = if self.may_spill(&backing) { self.level().1.below(high) } else { 0 };
+        // Their copies may take a page of memory, and objects a bit more than their bytes.
+        let room = room.saturating_sub(2 * PAGE as u64);
         Returns { room, slice: Slice::new() }
     }
 
