@@ -6,9 +6,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+/// What is measured: all but texts, which may change afterwards without a new run.
+const MEASURED: [&str; 3] = [".", ":!*.md", ":!docs"];
+
 /// Results of the same origin can stand beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Origin {
+    /// The last one that changed what is measured.
     pub(super) commit: String,
     /// The tree differs from the commit in more than what the report writes.
     pub(super) uncommitted: bool,
@@ -42,7 +46,7 @@ impl Origin {
     pub(super) fn here() -> Result<Self> {
         let changes = git(&["status", "--porcelain", "--", ".", ":!docs/performance.md", ":!docs/pictures"])?;
         Ok(Self {
-            commit: git(&["rev-parse", "--short=12", "HEAD"])?,
+            commit: git(&[&["log", "-1", "--format=%h", "--abbrev=12", "--"], &MEASURED[..]].concat())?,
             uncommitted: !changes.is_empty(),
             processor: field("/proc/cpuinfo", "model name")?,
             cores: std::thread::available_parallelism()?.get(),
