@@ -39,7 +39,7 @@ use spillway_policy::backoff::Backoff;
 use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
-use drains::Drains;
+use drains::{Drains, Lap};
 pub(crate) use meter::{Meter, Reading};
 pub(crate) use pauses::Pauses;
 pub(crate) use timer::Timer;
@@ -142,10 +142,11 @@ impl<S: Source> Writeback<S> {
         self.0.ended.load(Ordering::Acquire)
     }
 
-    /// Ends it for good: no batch begins any more, drains fail with [`Kind::ShuttingDown`], and what is in flight is waited for.
+    /// Ends it for good: no batch begins any more, and drains fail with [`Kind::ShuttingDown`]. What is in flight is waited for, for a while.
     pub(crate) async fn end(&self) {
         self.0.ended.store(true, Ordering::Release);
         self.kick();
+        self.0.drained.wake_all();
         self.0.drained.until(|| self.0.work.is_idle().then_some(())).await;
     }
 }
@@ -206,13 +207,8 @@ impl<S: Source> Drop for Call<'_, S> {
     }
 }
 
-/// A lap of a drain, which ends once all that was left at its begin was tried.
-struct Lap {
-    /// Calls numbered below it came before the lap: its failure is their answer.
-    before: u64,
-    left: u64,
-    failed: Option<Kind>,
-}
+/// How long batches in flight may take at the end.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a look came to.
 enum Look {
@@ -234,14 +230,15 @@ struct Run<S: Source> {
     begun: usize,
     backoff: Backoff,
     lap: Option<Lap>,
+    /// Until when batches in flight may end, once no other begins.
+    ends_by: Option<Duration>,
 }
 
 impl<S: Source> Run<S> {
     async fn start(state: Arc<State<S>>) {
         let Some(source) = state.source.upgrade() else { return };
-        let (batches, backoff) = (FuturesUnordered::new(), Backoff::default());
-        let run = Self { source, state, batches, bytes_in_flight: 0, begun: 0, backoff, lap: None };
-        run.work().await;
+        let (batches, backoff, lap, ends_by) = (FuturesUnordered::new(), Backoff::default(), None, None);
+        Self { source, state, batches, bytes_in_flight: 0, begun: 0, backoff, lap, ends_by }.work().await;
     }
 
     async fn work(mut self) {
@@ -303,12 +300,15 @@ impl<S: Source> Run<S> {
         }
     }
 
-    /// No batch begins. Drains have failed once nothing is in flight.
+    /// No batch begins. Those in flight have a while; a disk that does not answer is given up, and what was on its way is dirty again.
     fn look_at_end(&mut self) -> Look {
-        if !self.batches.is_empty() {
-            return Look::Full;
+        let now = self.state.env.now();
+        let left = self.ends_by.get_or_insert(now + END_PATIENCE).saturating_sub(now);
+        if !self.batches.is_empty() && !left.is_zero() {
+            return Look::After(left);
         }
-        self.lap = None;
+        self.batches.clear();
+        (self.bytes_in_flight, self.lap) = (0, None);
         self.state.answer(u64::MAX, Err(Kind::ShuttingDown));
         Look::Nothing
     }
@@ -361,7 +361,7 @@ impl<S: Source> Run<S> {
         }
     }
 
-    /// Waits for the end of a batch, for a kick since the look where one is `heard`, and for the end of `delay`, whichever comes first.
+    /// Waits for the end of a batch, for a kick since the look where one is `heard`, else for the end of all, and for the end of `delay`.
     async fn wait(&mut self, heard: bool, delay: Option<Duration>) {
         let (batches, state) = (&mut self.batches, &self.state);
         let ended = batches.next().then(async |ended| match ended {
@@ -371,7 +371,7 @@ impl<S: Source> Run<S> {
         let kicked = async {
             match heard {
                 true => state.kicked.until(|| state.work.is_queued().then_some(())).await,
-                false => pending().await,
+                false => state.drained.until(|| state.ended.load(Ordering::Acquire).then_some(())).await,
             }
         };
         let slept = async {

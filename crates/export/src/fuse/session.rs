@@ -277,7 +277,7 @@ impl FuseSession {
             return Err(errno::ENOSPC);
         }
         let range = ByteRange::new(offset.min(size), end.min(size) - offset.min(size));
-        let flags = Flags { fua: false, no_hole: zeroes, free: punches };
+        let flags = Flags { no_hole: zeroes, ..Flags::default() };
         self.transfers.bare(ticket, Request { flags, ..Request::bare(Op::WriteZeroes, range) });
         Ok(())
     }

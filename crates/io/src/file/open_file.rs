@@ -60,8 +60,16 @@ impl Storage for OpenFile {
     }
 
     fn sync(&self) -> LocalFuture<Result<(), Kind>> {
-        let op = FileOp::new(&self.durable, Act::Sync, 0, IoBuf::empty(), 0);
-        Box::pin(async { perform(op).await.0.map(|_| ()) })
+        let sync = |fd| FileOp::new(fd, Act::Sync, 0, IoBuf::empty(), 0);
+        // Some file systems keep for each open file what was written to it.
+        let plain = (!Arc::ptr_eq(&self.fd, &self.durable)).then(|| sync(&self.fd));
+        let durable = sync(&self.durable);
+        Box::pin(async {
+            if let Some(plain) = plain {
+                perform(plain).await.0?;
+            }
+            perform(durable).await.0.map(|_| ())
+        })
     }
 
     fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {

@@ -250,10 +250,10 @@ impl Store {
         (self.insist(write).await, buf)
     }
 
-    /// Makes a write that has no other place once more where it fails, and again while its owner waits for room on the host.
+    /// Makes a write of a stop that has no other place once more where it fails, and again while its owner waits for room on the host.
     pub(super) async fn insist(&self, mut write: impl AsyncFnMut() -> Result<(), Kind>) -> Result<(), Kind> {
         let mut written = write().await;
-        if written.is_err() {
+        if written.is_err() && self.stopped.load(Ordering::Relaxed) {
             written = write().await;
         }
         while written == Err(Kind::NoSpace) && self.waits_for_room().await {

@@ -172,12 +172,11 @@ impl Suspend for WriteCache {
         })
     }
 
-    /// Ends writing back, a drain and the clearing of entries: nothing has the cache any more.
+    /// Ends writing back, which ends a drain, and the clearing of entries.
     fn close(&self) -> LocalFuture<()> {
         let core = self.core.clone();
         Box::pin(async move {
             core.writeback.end().await;
-            let _ = core.drained().await;
             core.changes.until(|| core.journal.work.is_idle().then_some(())).await;
         })
     }

@@ -1,4 +1,4 @@
-//! Calls for a drain and their answers.
+//! Calls for a drain and their answers, and its laps.
 
 use std::collections::BTreeMap;
 
@@ -20,4 +20,12 @@ impl Drains {
         let calls = self.calls.range_mut(..before).map(|(_, answer)| answer);
         calls.filter(|answer| answer.is_none()).for_each(|answer| *answer = Some(result));
     }
+}
+
+/// A lap of a drain, which ends once all that was left at its begin was tried.
+pub(super) struct Lap {
+    /// Calls numbered below it came before the lap: its failure is their answer.
+    pub(super) before: u64,
+    pub(super) left: u64,
+    pub(super) failed: Option<Kind>,
 }

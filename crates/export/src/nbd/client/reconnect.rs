@@ -148,7 +148,7 @@ impl<'a> Outage<'a> {
     async fn attempt(&self, dial: &Arc<dyn Dial>) -> Result<usize, String> {
         let patience = self.link.remaining().map_or(PATIENCE, |left| left.min(PATIENCE));
         let Connected { described, active } = connect(self.link, dial, patience).await?;
-        check(&self.first, self.link.size(), &described)?;
+        check(&self.first, self.link.size(), self.link.settings.read_only, &described)?;
         if mutant::on("nbd client: take requests before all is sent again") {
             self.link.open(active);
         }
@@ -193,7 +193,12 @@ impl<'a> Outage<'a> {
 
 /// What may change of an export while it is in use: it may become larger, and able to do more. Without a flush at first, no write was kept
 /// for one and none will be: a cache that it has now could lose them.
-pub(super) fn check(first: &Described, size: u64, described: &Described) -> Result<(), String> {
+pub(super) fn check(
+    first: &Described,
+    size: u64,
+    read_only: bool,
+    described: &Described,
+) -> Result<(), String> {
     if described.size < size {
         return Err(format!("the export has {} bytes now, it had {size}", described.size));
     }
@@ -202,7 +207,7 @@ pub(super) fn check(first: &Described, size: u64, described: &Described) -> Resu
     if lost & USED != 0 || gained & flag::READ_ONLY != 0 || narrower {
         return Err("the export can do less than before".to_owned());
     }
-    if gained & flag::SEND_FLUSH != 0 {
+    if gained & flag::SEND_FLUSH != 0 && !read_only {
         return Err(
             "the export has a volatile cache now, it had none: start Spillway again to accept it".to_owned()
         );

@@ -73,8 +73,8 @@ pub(in crate::spill) fn failures_that_do_not_follow_each_other_end_nothing() {
 /// A host without room is a full file, not a broken one.
 #[test]
 fn a_full_host_is_counted_as_full_and_asked_again() {
-    // Twenty batches, and twice the end of the segment that they use up.
-    let faults = (OPENED + 1..OPENED + 23).map(|nth| fault(Call::Write, nth, Effect::Fail(Kind::NoSpace)));
+    // Twenty batches, and the end of the segment that they use up.
+    let faults = (OPENED + 1..OPENED + 22).map(|nth| fault(Call::Write, nth, Effect::Fail(Kind::NoSpace)));
     let house = house(faults.collect(), 1);
     house.spill_pages(0..4, 0);
     for _ in 0..20 {

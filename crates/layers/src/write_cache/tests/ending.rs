@@ -22,6 +22,7 @@ fn a_cache_that_has_ended_does_nothing_more() {
         set(&cache, option, value).unwrap();
         house.wait_for("write-back", || number(&cache, "writeback_blocks") > 0);
         end(&house, &cache);
+        while house.world.go_on() {}
         assert_eq!(number(&cache, "writeback_blocks"), 0, "{option}");
         assert!(number(&cache, "dirty_blocks") > 0, "{option}: it has ended in the middle");
         assert_ne!(show(&cache, "drain_state"), "running");
@@ -30,5 +31,38 @@ fn a_cache_that_has_ended_does_nothing_more() {
         let calls = house.disks.each_ref().map(|disk| disk.calls());
         while house.world.go_on() {}
         assert_eq!(house.disks.each_ref().map(|disk| disk.calls()), calls, "{option}");
+    }
+}
+
+/// An origin whose writes are never answered.
+struct Silent(Arc<dyn BlockDevice>);
+
+impl BlockDevice for Silent {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        match request.op {
+            Op::Write => Answer::pending(std::future::pending()),
+            _ => self.0.submit(request),
+        }
+    }
+}
+
+/// What was flushed is on the cache device: an origin that is away keeps nobody.
+#[test]
+fn a_cache_over_an_origin_that_does_not_answer_ends() {
+    for (option, value) in [("cleaner", "1"), ("drain", "1")] {
+        let house = House::slow(1 << 26, 1 << 26);
+        let origin = Arc::new(Silent(house.device(0)));
+        let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
+        (0..40).for_each(|run| house.write(&cache, 100 * run, 1, 50));
+        set(&cache, option, value).unwrap();
+        house.wait_for("write-back", || number(&cache, "writeback_blocks") > 0);
+        let before = house.world.now();
+        end(&house, &cache);
+        assert!(house.world.now() - before < Duration::from_secs(5), "{option}");
+        assert_eq!((number(&cache, "writeback_blocks"), number(&cache, "dirty_blocks")), (0, 40 * 50));
     }
 }

@@ -14,17 +14,24 @@ fn export(flags: u16) -> Described {
 
 /// What the check says of an export that had `first` flags and has others now.
 fn changed(first: u16, now: u16) -> Result<(), String> {
-    check(&export(first), SIZE, &export(now))
+    check(&export(first), SIZE, false, &export(now))
 }
 
 #[test]
 fn an_export_may_become_larger_and_able_to_do_more() {
     let mut larger = export(flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_TRIM);
     larger.size *= 2;
-    assert_eq!(check(&export(flag::SEND_FLUSH), SIZE, &larger), Ok(()));
+    assert_eq!(check(&export(flag::SEND_FLUSH), SIZE, false, &larger), Ok(()));
     let unused = flag::READ_ONLY | flag::CAN_MULTI_CONN | flag::SEND_DF | flag::SEND_CACHE | flag::ROTATIONAL;
     assert_eq!(changed(unused, 0), Ok(()), "nothing of that is used by itself");
-    assert!(check(&larger, 2 * SIZE, &export(larger.flags)).unwrap_err().contains("it had 2097152"));
+    assert!(check(&larger, 2 * SIZE, false, &export(larger.flags)).unwrap_err().contains("it had 2097152"));
+}
+
+#[test]
+fn a_volatile_cache_that_is_new_matters_to_who_writes() {
+    let result = |read_only| check(&export(0), SIZE, read_only, &export(flag::SEND_FLUSH));
+    assert!(result(false).unwrap_err().contains("a volatile cache now"));
+    assert_eq!(result(true), Ok(()), "there is nothing to lose");
 }
 
 #[test]
@@ -32,7 +39,7 @@ fn an_export_that_can_do_less_is_not_used() {
     let narrowed = |change: fn(&mut Described)| {
         let mut now = export(0);
         change(&mut now);
-        check(&export(0), SIZE, &now)
+        check(&export(0), SIZE, false, &now)
     };
     for (what, result) in [
         ("no flush", changed(flag::SEND_FLUSH, 0)),
