@@ -132,7 +132,8 @@ fn show_rates(contenders: &[Contender], rates: &[Vec<f64>], rounds: Rounds) -> R
     );
     let rows = contenders.iter().zip(&of).map(thousands).collect();
     results::show(rounds.table(&title, &heads(), rows).note(NBDKIT_ZSTD))?;
-    let ratios = [LZ4, LZ4 + 1].into_iter().flat_map(|ours| {
+    // The document has the last ones.
+    let ratios = [LZ4 + 1, LZ4].into_iter().flat_map(|ours| {
         (PEERS..contenders.len()).map(move |peer| (ours, peer)).map(|(ours, peer)| {
             let bounds = WANTED.iter().find(|(name, _)| ours == LZ4 && *name == contenders[peer].name);
             let wanted = |case: usize| bounds.map_or(0.0, |(_, wanted)| wanted[case]);
