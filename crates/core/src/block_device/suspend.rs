@@ -13,7 +13,8 @@ pub trait Suspend: Send + Sync {
     /// Ends, after the last client and before the last flush; the parts above have ended, well or not. An error says what was left undone.
     fn suspend(&self) -> LocalFuture<Result<(), Error>>;
 
-    /// After the last flush: ends what goes on by itself, and gives back what keeps others out. A disk that does not answer does not keep it for long.
+    /// After the last flush: ends what goes on by itself, and gives back what keeps others out. A disk that does not answer does not keep it
+    /// for long.
     fn close(&self) -> LocalFuture<()> {
         Box::pin(std::future::ready(()))
     }

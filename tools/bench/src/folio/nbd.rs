@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::fio::{Case, Contender, case, fio, timed};
-use crate::nbd::{Folder, binary, server};
+use crate::nbd::{Folder, QEMU_NBD, binary, server};
 use crate::rounds::{Rounds, drawn_order};
 use crate::table::{Cell, figure, ratio, row};
 
@@ -34,21 +34,6 @@ struct Entry {
     words: &'static [&'static str],
     wanted: f64,
 }
-
-/// Its own io_uring makes it up to half as fast again as its threads do.
-const QEMU_NBD: &[&str] = &[
-    "qemu-nbd",
-    "-t",
-    "-e",
-    "16",
-    "-f",
-    "raw",
-    "--aio=io_uring",
-    "--cache=writeback",
-    "-k",
-    "SOCKET",
-    "FILE",
-];
 
 const PEERS: [Entry; 4] = [
     Entry { name: "spillway disk", words: &["spillway", "disk", "--origin", "FILE"], wanted: 0.0 },

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::rig::{BYTES, FILL, text};
 use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
-use crate::nbd::{Folder, binary, server, socket_of};
+use crate::nbd::{Folder, QEMU_NBD, binary, server, socket_of};
 use crate::rounds::{Rounds, drawn_order};
 use crate::table::{Cell, Figure, figure, named, ratio, row};
 
@@ -35,21 +35,6 @@ struct Peer {
     ours: &'static str,
     words: &'static [&'static str],
 }
-
-/// Its own io_uring makes it up to half as fast again as its threads do.
-const QEMU_NBD: &[&str] = &[
-    "qemu-nbd",
-    "-t",
-    "-e",
-    "16",
-    "-f",
-    "raw",
-    "--aio=io_uring",
-    "--cache=writeback",
-    "-k",
-    "SOCKET",
-    "FILE",
-];
 
 const PEERS: [Peer; 3] = [
     Peer {
