@@ -16,6 +16,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use spillway_core::random::Random;
+use spillway_core::stats;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use spillway_core::{Answer, Env, LocalFuture, Place, Task};
 
@@ -23,6 +24,9 @@ use clock::Clock;
 
 /// Looks at a world in which nothing happens before [`World::run`] calls it stuck: other threads may be at work.
 const LOOKS_MAX: usize = 200_000;
+
+/// Threads that tasks seem to run on, each on one.
+const LANES: u64 = 4;
 
 /// Who is next among the tasks that are ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +83,7 @@ impl World {
     /// A world whose chance follows from `seed`. What an earlier one of this thread left behind is dropped.
     pub fn new(seed: u64) -> Arc<Self> {
         Self::clear();
+        stats::stand_for(0);
         Arc::new(Self {
             clock: Arc::default(),
             ready: Arc::default(),
@@ -189,6 +194,7 @@ impl World {
         // A task that has ended may have been woken once more.
         let Some(mut task) = TASKS.with(|tasks| tasks.borrow_mut().remove(&id)) else { return true };
         self.note(id << 32 ^ self.clock.nanos());
+        stats::stand_for(Random(id).below(LANES) as usize);
         let waker = Waker::from(Arc::new(TaskWaker { ready: self.ready.clone(), id }));
         if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
             TASKS.with(|tasks| tasks.borrow_mut().insert(id, task));
@@ -314,6 +320,20 @@ mod tests {
         let world = World::new(1);
         assert_eq!(world.run_all(sleepers(&world)), [30, 10, 20]);
         assert_eq!(world.clock.sleepers.lock().len(), 0);
+    }
+
+    /// Lanes of the tasks of a world of this thread.
+    fn lanes() -> Vec<usize> {
+        let world = World::new(1);
+        let lane = |_| Answer::pending(async { stats::lane() });
+        world.run_all((0..20).map(lane).collect())
+    }
+
+    #[test]
+    fn tasks_have_the_lanes_of_several_threads_whichever_thread_runs_them() {
+        let here = lanes();
+        assert!((0..LANES as usize).all(|lane| here.contains(&lane)), "{here:?}");
+        std::thread::scope(|scope| assert_eq!(scope.spawn(lanes).join().expect("it ends"), here));
     }
 
     /// Spawns another that has so many behind it when it is dropped.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use spillway_core::buffer::ALIGNMENT;
 use spillway_core::random::Random;
 use spillway_core::sync::{Semaphore, WaitList};
-use spillway_core::{Aligned, Env, Error, Reply, Request};
+use spillway_core::{Aligned, ByteRange, Env, Error, Reply, Request};
 use spillway_export::{Export, Exports, Reserved};
 use spillway_sim::workload::Act;
 use spillway_sim::world::World;
@@ -170,6 +170,11 @@ impl Network {
             lost.set(lost.get() - 1);
             settled.wake_all();
         }));
+    }
+
+    /// Whether the device serves a request for `range` as one, with nothing that was lost beside it.
+    pub(crate) fn serves_alone(&self, range: ByteRange) -> bool {
+        self.is_settled() && self.way.is_one_request(range)
     }
 
     /// Whether nothing that was lost can be carried out any more.

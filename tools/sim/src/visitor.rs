@@ -252,8 +252,9 @@ impl Visitor {
             other => unreachable!("{other:?} is not a write"),
         };
         let durable = request.flags.fua || self.commits;
-        // What a lost connection has left may be under way.
-        let alone = self.steps.alone().filter(|_| self.network().is_none_or(Network::is_settled));
+        // What a lost connection has left may be under way, and parts of a write beside each other.
+        let alone =
+            self.steps.alone().filter(|_| self.network().is_none_or(|network| network.serves_alone(range)));
         let number = self.model.borrow_mut().begin_write(step.first, step.count, change);
         let end = match self.ask(request, step.withdraw, number).await.map(|reply| reply.result) {
             Ok(result) => {

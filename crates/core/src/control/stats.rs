@@ -3,6 +3,7 @@
 //! Threads have numbers, the lowest that are free when they first ask, so that those that come and go use few. Lanes are
 //! made in blocks, 16 and then twice as many each time, as threads with such numbers come to count.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
@@ -46,14 +47,33 @@ impl Drop for Number {
     }
 }
 
+/// Not asked for yet.
+const NO_LANE: usize = usize::MAX;
+
 thread_local! {
     static NUMBER: Number = Number::take();
+    static LANE: Cell<usize> = const { Cell::new(NO_LANE) };
 }
 
 /// A small number that no other running thread has: where to begin looking in anything that is cut into one piece for each
 /// thread. A thread that is ending may get another's.
 pub fn lane() -> usize {
-    NUMBER.try_with(|number| number.0).unwrap_or(0)
+    match LANE.get() {
+        NO_LANE => first_lane(),
+        lane => lane,
+    }
+}
+
+#[cold]
+fn first_lane() -> usize {
+    let lane = NUMBER.try_with(|number| number.0).unwrap_or(0);
+    LANE.set(lane);
+    lane
+}
+
+/// The calling thread stands for that one of a simulated machine, so that what depends on threads follows from the seed.
+pub fn stand_for(lane: usize) {
+    LANE.set(lane);
 }
 
 type Lane<const N: usize> = CachePadded<[AtomicU64; N]>;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use spillway_core::buffer::{Buffers, bytes_for};
 use spillway_core::random::Random;
-use spillway_core::{Aligned, BlockDevice, Budget, Error, SECTOR};
+use spillway_core::{Aligned, BlockDevice, Budget, ByteRange, Error, SECTOR};
 use spillway_export::nbd::CONNECTION_BYTES;
 use spillway_export::vhost_user::QUEUE_BYTES;
 use spillway_sim::stream::Shape;
 
 use crate::fuse::Habits;
 use crate::nbd::Style;
-use crate::parts::PAGE;
+use crate::parts::{PAGE, parts};
 use crate::vhost;
 
 /// Connections at a time.
@@ -105,6 +105,16 @@ impl Way {
     /// Whether requests are cut where they cross a page, as a kernel's are.
     pub(super) fn is_cut(&self) -> bool {
         !matches!(self.protocol, Protocol::Nbd { .. })
+    }
+
+    /// Whether what `range` holds is carried by one request.
+    pub(super) fn is_one_request(&self, range: ByteRange) -> bool {
+        let len_max = match self.protocol {
+            Protocol::Nbd { .. } => return true,
+            Protocol::Fuse { habits, .. } => habits.pages * PAGE,
+            Protocol::Vhost { habits } => habits.len_max,
+        };
+        parts(range, len_max).len() <= 1
     }
 
     /// Whether every write is durable once it is acknowledged.
