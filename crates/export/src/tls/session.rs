@@ -23,6 +23,13 @@ const ENCIPHERED_MAX: usize = 64 << 10;
 /// Slices of output that are enciphered together: headers go with the data behind them.
 const SLICES_MAX: usize = 32;
 
+/// Plain bytes of a record.
+const RECORD_BYTES: usize = 16 << 10;
+
+/// Records that the keys of a connection serve for: half of what AES-GCM allows (RFC 8446, 5.5). Then they are changed, which TLS 1.2 has no
+/// way for: the connection ends.
+const RECORDS_MAX: u32 = 1 << 23;
+
 /// A session that begins in plain and may go on in TLS.
 pub trait StartTls: Session {
     /// Whether TLS begins behind what was taken so far: of a server, with what is sent behind the present output; of a client, with that. Asked
@@ -54,9 +61,13 @@ struct Tls {
     connection: Connection,
     /// The peer's certificate was looked at.
     admitted: bool,
+    /// The peer has said that nothing more comes from it.
+    peer_ended: bool,
     /// The peer was told that nothing more comes.
     ended: bool,
     failed: bool,
+    /// For which the keys still serve.
+    records_left: u32,
 }
 
 /// See [the module](super).
@@ -89,6 +100,11 @@ impl<S: StartTls> TlsSession<S> {
         &mut self.inside
     }
 
+    #[cfg(test)]
+    pub(super) fn wear_keys(&mut self, records_left: u32) {
+        self.tls.as_mut().expect("TLS has begun").records_left = records_left;
+    }
+
     fn begin(&mut self) {
         assert!(self.tls.is_none() && self.output.is_empty(), "TLS begins twice");
         let mut connection = match self.side.connection() {
@@ -108,7 +124,14 @@ impl<S: StartTls> TlsSession<S> {
             plain.advance(plain.len());
         }
         write_all(&mut connection, &mut self.output);
-        self.tls = Some(Box::new(Tls { connection, admitted: false, ended: false, failed: false }));
+        self.tls = Some(Box::new(Tls {
+            connection,
+            admitted: false,
+            peer_ended: false,
+            ended: false,
+            failed: false,
+            records_left: RECORDS_MAX,
+        }));
     }
 
     /// Takes bytes of TLS, and returns how many.
@@ -122,10 +145,11 @@ impl<S: StartTls> TlsSession<S> {
                 Ok(taken) => {
                     used += taken;
                     work::spend_bytes(taken, work::BYTES_STORED);
-                    tls.connection.process_new_packets().map(drop).map_err(|why| why.to_string())
+                    tls.connection.process_new_packets().map_err(|why| why.to_string())
                 }
                 Err(why) => Err(why.to_string()),
             };
+            tls.peer_ended |= outcome.as_ref().is_ok_and(|state| state.peer_has_closed());
             self.settle(outcome.err());
             self.feed();
         }
@@ -184,6 +208,18 @@ impl<S: StartTls> TlsSession<S> {
         fed
     }
 
+    /// Has the session inside end once it has taken all that the peer has sent, where nothing more comes.
+    fn follow_peer(&mut self) {
+        let ended = self.tls.as_ref().is_some_and(|tls| tls.peer_ended && !tls.failed);
+        if !ended || self.waits_inside() || self.inside.finished() {
+            return;
+        }
+        match self.side {
+            Side::Server(_) => self.inside.wind_down(),
+            Side::Client(..) => self.inside.fail("the server has ended the connection"),
+        }
+    }
+
     /// Tells the peer that nothing more comes, once that is so.
     fn end(&mut self) {
         let over = self.inside.finished() && self.inside.output().is_empty();
@@ -198,23 +234,31 @@ impl<S: StartTls> TlsSession<S> {
 }
 
 impl Tls {
-    /// Enciphers the front of what the session inside sends.
-    fn encipher(&mut self, plain: &mut Output, output: &mut Output) {
+    /// Enciphers the front of what the session inside sends; false where the keys are used up and cannot be changed.
+    fn encipher(&mut self, plain: &mut Output, output: &mut Output) -> bool {
         if self.failed || self.connection.is_handshaking() {
-            return;
+            return true;
         }
         let mut left = ENCIPHERED_MAX;
         while left > 0 && !plain.is_empty() {
+            if self.records_left == 0 {
+                if self.connection.refresh_traffic_keys().is_err() {
+                    return false;
+                }
+                self.records_left = RECORDS_MAX;
+            }
             let mut slices = Vec::with_capacity(SLICES_MAX);
             plain.gather(&mut slices, SLICES_MAX);
             let taken =
                 self.connection.writer().write_vectored(&slices).expect("a connection in memory takes bytes");
             assert!(taken > 0, "TLS takes nothing of {} bytes", plain.len());
             plain.advance(taken);
+            self.records_left = self.records_left.saturating_sub(taken.div_ceil(RECORD_BYTES) as u32);
             write_all(&mut self.connection, output);
             work::spend_bytes(taken, work::BYTES_STORED);
             left = left.saturating_sub(taken);
         }
+        true
     }
 }
 
@@ -260,19 +304,17 @@ impl<S: StartTls> Session for TlsSession<S> {
         while self.tls.is_some() && self.feed() {
             self.inside.poll(context);
         }
+        self.follow_peer();
         self.end();
     }
 
     fn output(&mut self) -> &mut Output {
-        match &mut self.tls {
-            None => self.inside.output(),
-            Some(tls) => {
-                if self.output.is_empty() {
-                    tls.encipher(self.inside.output(), &mut self.output);
-                }
-                &mut self.output
-            }
+        let Some(tls) = &mut self.tls else { return self.inside.output() };
+        if self.output.is_empty() && !tls.encipher(self.inside.output(), &mut self.output) {
+            self.settle(Some("its keys have served for as many records as they may".to_owned()));
+            self.end();
         }
+        &mut self.output
     }
 
     fn finished(&self) -> bool {
@@ -301,6 +343,10 @@ impl<S: StartTls> Session for TlsSession<S> {
 
     fn owed(&self) -> bool {
         self.inside.owed()
+    }
+
+    fn ends(&self) -> bool {
+        self.inside.ends()
     }
 }
 

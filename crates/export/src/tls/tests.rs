@@ -1,5 +1,7 @@
 //! A conversation inside TLS, against rustls's client in memory.
 
+mod keys;
+
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -7,7 +9,7 @@ use std::task::{Context, Waker};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, DEFAULT_VERSIONS, RootCertStore, SupportedProtocolVersion};
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{IoBuf, Kind, work};
 
@@ -54,22 +56,33 @@ impl Authority {
     }
 
     fn client(&self, shows: Option<&Signed>) -> ClientConnection {
+        connect(self.client_config(DEFAULT_VERSIONS, shows))
+    }
+
+    fn client_config(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        shows: Option<&Signed>,
+    ) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         let issuer = CertificateDer::from_pem_slice(self.pem.as_bytes()).unwrap();
         roots.add(issuer).unwrap();
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
+            .with_protocol_versions(versions)
             .unwrap()
             .with_root_certificates(roots);
-        let config = match shows {
+        match shows {
             None => builder.with_no_client_auth(),
             Some(signed) => {
                 let key = PrivateKeyDer::try_from(signed.key.serialize_der()).unwrap();
                 builder.with_client_auth_cert(vec![signed.der.clone()], key).unwrap()
             }
-        };
-        ClientConnection::new(Arc::new(config), ServerName::try_from("server.test").unwrap()).unwrap()
+        }
     }
+}
+
+fn connect(config: ClientConfig) -> ClientConnection {
+    ClientConnection::new(Arc::new(config), ServerName::try_from("server.test").unwrap()).unwrap()
 }
 
 use rustls::pki_types::pem::PemObject;
