@@ -287,11 +287,6 @@ impl Export {
         self.shutdown.ask(Phase::Draining);
     }
 
-    /// Closes the connections of clients that have not left since [`Export::close`].
-    pub fn hang_up(&self) {
-        self.shutdown.ask(Phase::Aborting);
-    }
-
     /// Waits until no client is connected.
     pub async fn emptied(&self) {
         self.left.until(|| (self.clients() == 0).then_some(())).await;

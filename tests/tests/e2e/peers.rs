@@ -265,6 +265,23 @@ fn an_idle_limit_ends_who_asks_for_nothing_and_nobody_who_waits_for_an_answer() 
     assert_eq!(waiting.stream.read(&mut [0]).expect("the end, in order"), 0, "now it is idle too");
 }
 
+/// Reads take longer than clients that do not take their replies are waited for.
+#[test]
+fn a_stop_answers_what_takes_long_and_is_waited_for() {
+    let server = Launch::slow(12_000_000).start();
+    let mut client = server.client();
+    let read = client.send(command::READ, 0, BLOCK as u32).expect("it is sent");
+    let flushed = client.send(command::FLUSH, 0, 0).expect("it is sent");
+    assert_eq!(client.reply().expect("a reply"), (0, flushed), "the read before it is under way");
+    std::thread::scope(|scope| {
+        let stopped = scope.spawn(|| server.spillway(&["stop", "ram0"]).well());
+        assert_eq!(client.reply().expect("a reply"), (0, read));
+        client.stream.read_exact(&mut [1; BLOCK]).expect("its data");
+        drop(client);
+        stopped.join().expect("it ends");
+    });
+}
+
 /// Two network namespaces with a cable between them.
 struct Cable {
     name: String,

@@ -11,7 +11,7 @@
 //! | close | writing back, as far as disks answer; a lock that keeps other hosts out is given back |
 //!
 //! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal alone.
-//! Clients that do not take their replies are disconnected after [`Limits::stop_grace`].
+//! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::Limits::stop_grace).
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -21,7 +21,7 @@ use std::time::Duration;
 use spillway_core::env::within;
 use spillway_core::{Env, Error, Seam};
 use spillway_export::Reserved;
-use spillway_io::{Limits, Serving};
+use spillway_io::Serving;
 
 use crate::server::device::Device;
 use crate::server::endpoints::{Front, NbdFront};
@@ -71,7 +71,7 @@ pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<
     let parts = || device.stack.parts.iter().filter_map(|part| Some((&part.name, part.suspend.as_ref()?)));
     let name = device.name();
     parts().for_each(|(_, part)| part.wind_down());
-    let left = leave(device, front, env);
+    let left = leave(device, front);
     step(env, device, "the change under way", device.changes.end()).await;
     step(env, device, "its clients", left).await;
     let mut flushed = Ok(());
@@ -99,14 +99,14 @@ async fn step<T>(env: &dyn Env, device: &Device, what: &str, work: impl Future<O
 }
 
 /// Has the clients of a device leave. The future waits for that.
-fn leave<'a>(device: &'a Device, front: Front, env: &'a dyn Env) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+fn leave(device: &Device, front: Front) -> Pin<Box<dyn Future<Output = ()> + '_>> {
     let guest = front.guest.map(|(serving, charge)| (serving.stop(), charge));
-    let others: Pin<Box<dyn Future<Output = ()> + 'a>> = match front.nbd {
+    let others: Pin<Box<dyn Future<Output = ()> + '_>> = match front.nbd {
         NbdFront::Own(serving) => Box::pin(serving.stop()),
         NbdFront::Closed => Box::pin(device.export.emptied()),
         NbdFront::Shared => {
             device.export.close();
-            Box::pin(see_out(device, env))
+            Box::pin(device.export.emptied())
         }
     };
     Box::pin(async move {
@@ -115,16 +115,6 @@ fn leave<'a>(device: &'a Device, front: Front, env: &'a dyn Env) -> Pin<Box<dyn 
             guest.await;
         }
     })
-}
-
-async fn see_out(device: &Device, env: &dyn Env) {
-    let export = &device.export;
-    if within(env, Limits::default().stop_grace, export.emptied()).await.is_none() {
-        let (name, clients) = (device.name(), export.clients());
-        tracing::warn!("device {name}: {clients} clients do not leave and are disconnected");
-        export.hang_up();
-        export.emptied().await;
-    }
 }
 
 async fn last_flush(device: &Device) -> Result<(), Error> {

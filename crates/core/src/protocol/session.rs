@@ -85,9 +85,14 @@ pub trait Session {
         true
     }
 
-    /// The peer has begun something that holds a buffer and owes the rest of it.
+    /// The peer has begun something and owes the rest of it.
     fn owed(&self) -> bool {
         false
+    }
+
+    /// What is pending is still answered, and then the conversation is over: the peer, the server or a broken rule wants that.
+    fn ends(&self) -> bool {
+        self.finished()
     }
 }
 

@@ -176,6 +176,10 @@ impl Session for ControlSession {
     fn pending(&self) -> usize {
         usize::from(self.waiting.is_some())
     }
+
+    fn ends(&self) -> bool {
+        self.closing
+    }
 }
 
 #[cfg(test)]

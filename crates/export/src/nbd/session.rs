@@ -109,10 +109,8 @@ impl Session for NbdSession {
         if !std::mem::replace(&mut self.watching, true) {
             transmission.connected().watch(context.waker());
         }
-        match transmission.connected().export().shutdown.phase() {
-            Phase::Serving => {}
-            Phase::Draining => transmission.wind_down(&mut self.output),
-            Phase::Aborting => return self.hang_up(),
+        if transmission.connected().export().shutdown.phase() != Phase::Serving {
+            transmission.wind_down(&mut self.output);
         }
         transmission.poll(context, &mut self.output);
     }
@@ -155,5 +153,13 @@ impl Session for NbdSession {
 
     fn owed(&self) -> bool {
         matches!(&self.stage, Stage::Transmission(transmission) if transmission.owed())
+    }
+
+    fn ends(&self) -> bool {
+        match &self.stage {
+            Stage::Handshake(_) => false,
+            Stage::Transmission(transmission) => transmission.ends(),
+            Stage::Over => true,
+        }
     }
 }

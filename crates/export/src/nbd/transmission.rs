@@ -76,9 +76,14 @@ impl Transmission {
         self.pipeline.pending() + usize::from(parked)
     }
 
-    /// A payload has begun and is not here whole.
+    /// A payload has begun and is not here whole, or its write waits for a buffer.
     pub(super) fn owed(&self) -> bool {
-        matches!(self.position, Position::Payload(_) | Position::Lent(..))
+        matches!(self.position, Position::Payload(_) | Position::Lent(..)) || self.pipeline.parked().is_some()
+    }
+
+    /// Nothing more is carried out but what is pending.
+    pub(super) fn ends(&self) -> bool {
+        self.ending.is_wanted()
     }
 
     /// What to receive next.

@@ -122,6 +122,9 @@ impl Connection {
             }
         }
         self.session.poll(context);
+        if self.wound_down || self.session.ends() {
+            self.control.end();
+        }
         let sent = self.send(context)?;
         if self.session.finished() {
             return Ok(false);

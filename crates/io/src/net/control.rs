@@ -18,6 +18,8 @@ pub(crate) struct Control {
     pub(crate) shutdown: Shutdown,
     /// A new connection waits for the place of this handshake.
     asked: AtomicBool,
+    /// The conversation ends.
+    ends: AtomicBool,
     /// What the peer has to take.
     pub(crate) untaken: Stall,
     /// The rest of what the peer has begun to send.
@@ -53,6 +55,22 @@ impl Control {
     /// The connection is about to answer.
     pub(crate) fn hear(&self) {
         self.asked.store(false, Ordering::Relaxed);
+    }
+
+    /// The conversation ends once what is pending is answered.
+    pub(crate) fn end(&self) {
+        if !self.ends() {
+            self.ends.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn ends(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+
+    /// How long the peer has asked for nothing and sent nothing of what it owes.
+    pub(crate) fn idles_for(&self, now: Duration) -> Duration {
+        self.idle.lasts(now).max(self.owing.lasts(now))
     }
 
     /// How far the peer is behind [`RATE_MIN`] with memory that is held for it.

@@ -45,9 +45,9 @@ pub struct Limits {
     /// How far a peer may be behind 64 KiB a second in taking its replies, or in sending the rest of a payload, while others
     /// wait for the memory that these take.
     pub stall: Duration,
-    /// The same while the server stops.
+    /// The same where the conversation ends, because the server stops or for another reason.
     pub stop_grace: Duration,
-    /// How long a connection may be idle, if there is a limit: nothing is asked, answered or due.
+    /// How long a connection may be idle, if there is a limit: nothing is asked, answered or due, or what the peer has begun does not come.
     pub idle: Option<Duration>,
 }
 
@@ -133,13 +133,8 @@ impl Hall {
         self.changes.until(|| (self.open.load(Ordering::Acquire) == 0).then_some(())).await;
     }
 
-    fn abort_stalled(&self, grace: Duration) {
-        let now = self.pool.clock.coarse_now();
-        self.end_where(Phase::Aborting, |control| control.stalled_for(now) > grace);
-    }
-
     /// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and,
-    /// while others wait for buffers or for the end, the connections that are too slow to take theirs or to send the rest of what they began.
+    /// where others wait for buffers or for their end, those that are too slow to take theirs or to send the rest of what they began.
     pub(crate) fn close_late(&self) {
         let now = self.pool.clock.coarse_now();
         self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
@@ -151,14 +146,14 @@ impl Hall {
             vanished
         });
         if let Some(limit) = self.limits.idle {
-            self.end_where(Phase::Draining, |control| control.idle.lasts(now) >= limit);
+            // Not by winding down: a request that comes meanwhile would be refused, and its client would not try it elsewhere.
+            self.end_where(Phase::Aborting, |control| control.idles_for(now) >= limit);
         }
-        if self.pool.buffers.waiting() > 0 {
-            self.abort_stalled(self.limits.stall);
-        }
-        if self.stopping() {
-            self.abort_stalled(self.limits.stop_grace);
-        }
+        let (others_wait, Limits { stall, stop_grace, .. }) = (self.pool.buffers.waiting() > 0, self.limits);
+        self.end_where(Phase::Aborting, |control| {
+            let stalled = control.stalled_for(now);
+            others_wait && stalled > stall || control.ends() && stalled > stop_grace
+        });
     }
 
     /// Waits until one more connection of `peer` may enter, or none may for good.

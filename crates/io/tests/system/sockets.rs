@@ -14,17 +14,17 @@ use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};
 
-struct House {
+pub(crate) struct House {
     workers: Workers,
     serving: Option<Serving>,
-    watch: Arc<Watch>,
+    pub(crate) watch: Arc<Watch>,
     path: PathBuf,
 }
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl House {
-    fn new(driver: DriverChoice, limits: Limits) -> Self {
+    pub(crate) fn new(driver: DriverChoice, limits: Limits) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spillway-sockets-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -35,11 +35,11 @@ impl House {
         Self { workers, serving, watch, path }
     }
 
-    fn connect(&self) -> UnixStream {
+    pub(crate) fn connect(&self) -> UnixStream {
         UnixStream::connect(&self.path).unwrap()
     }
 
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         block_on(self.serving.take().unwrap().stop());
         assert_eq!(self.watch.alive.load(Ordering::SeqCst), 0, "sessions outlive the server");
         assert!(!self.path.exists(), "the socket file stays");
@@ -52,7 +52,7 @@ fn sessions(watch: &Arc<Watch>) -> spillway_io::NewSession {
     Arc::new(move || Box::new(Toy::new(&watch)))
 }
 
-fn both(test: impl Fn(DriverChoice)) {
+pub(crate) fn both(test: impl Fn(DriverChoice)) {
     BOTH.into_iter().for_each(test);
 }
 
@@ -65,7 +65,7 @@ fn served(test: impl Fn(&House)) {
     });
 }
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut random = Random(seed);
     bytes.chunks_mut(8).for_each(|chunk| {

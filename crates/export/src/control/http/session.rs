@@ -211,6 +211,10 @@ impl Session for HttpSession {
     fn owed(&self) -> bool {
         self.head.is_some() || !self.bytes.is_empty()
     }
+
+    fn ends(&self) -> bool {
+        self.closing
+    }
 }
 
 #[cfg(test)]

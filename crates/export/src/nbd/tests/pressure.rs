@@ -330,7 +330,7 @@ fn winding_down_without_memory(client: &mut Client, device: &TestDevice) {
         held.push(buf);
     }
     let cookie = client.ask(cmd::WRITE, cmd_flag::PAYLOAD_LEN, 0, 128 << 10);
-    assert!(paused(client));
+    assert!(paused(client) && client.session.owed(), "who waits for a buffer is not idle");
     device.release(9);
     client.session.wind_down();
     client.drive();
