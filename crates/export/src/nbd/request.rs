@@ -96,7 +96,11 @@ impl Rules {
             Command::Read | Command::Write if too_long => {
                 Err(Refusal::invalid("longer than the largest payload"))
             }
-            Command::WriteZeroes if ticket.has(cmd_flag::FAST_ZERO) && !self.geometry.fast_zeroes => {
+            // Only holes are known to be fast.
+            Command::WriteZeroes
+                if ticket.has(cmd_flag::FAST_ZERO)
+                    && (ticket.has(cmd_flag::NO_HOLE) || !self.geometry.fast_zeroes) =>
+            {
                 Err(Refusal::new(errno::ENOTSUP, "zeroes are not faster than data here"))
             }
             Command::BlockStatus if !self.base_allocation => {

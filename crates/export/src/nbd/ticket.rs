@@ -68,8 +68,7 @@ impl Ticket {
     pub(super) fn device_flags(&self) -> Flags {
         // Clients may set FUA on any command; it means something for those that write.
         let fua = self.command.writes() && self.has(cmd_flag::FUA) && !mutant::on("nbd: forget FUA");
-        let no_hole = self.has(cmd_flag::NO_HOLE);
-        Flags { fua, no_hole, free: self.has(cmd_flag::FAST_ZERO) && !no_hole }
+        Flags { fua, no_hole: self.has(cmd_flag::NO_HOLE), free: self.has(cmd_flag::FAST_ZERO) }
     }
 
     /// The request to the device, still without its buffer.

@@ -345,3 +345,15 @@ fn statistics_count_what_was_answered() {
     };
     assert_eq!(statistics, expected);
 }
+
+#[test]
+fn zeroes_that_keep_their_room_are_not_known_to_be_fast() {
+    each_style(|mut client, _| {
+        for (flags, expected) in
+            [(cmd_flag::FAST_ZERO, 0), (cmd_flag::FAST_ZERO | cmd_flag::NO_HOLE, errno::ENOTSUP)]
+        {
+            let cookie = client.ask(cmd::WRITE_ZEROES, flags, 0, 512);
+            assert_eq!(client.error_of(cookie), expected);
+        }
+    });
+}
