@@ -129,8 +129,8 @@ impl VhostUserSession {
         let device = self.export.name();
         if self.config.in_memory && !self.config.accept_empty {
             return Err(refused(format!(
-                "the content of {device} was lost with a former server or a reset, and this front end goes on with it: restart the guest, \
-                 or give --vhost-user-accept-empty"
+                "{device} is in memory, and this front end goes on with what it had in a former server or before a reset: restart the \
+                 guest, or give --vhost-user-accept-empty"
             )));
         }
         if lost && !self.config.in_memory {
