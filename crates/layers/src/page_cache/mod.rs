@@ -109,10 +109,14 @@ impl Suspend for PageCache {
         Box::pin(async move { core.end().await })
     }
 
-    /// Ends writing back, which goes on for what could not be written.
+    /// Ends writing back, which goes on for what could not be written, and then all waits for it: a flush that comes late would hold the
+    /// cache, and the disk below, for ever.
     fn close(&self) -> LocalFuture<()> {
         let core = self.core.clone();
-        Box::pin(async move { core.writeback.end().await })
+        Box::pin(async move {
+            core.writeback.end().await;
+            core.failure.set(Kind::ShuttingDown);
+        })
     }
 }
 

@@ -147,6 +147,21 @@ fn what_is_asked_for_with_fua_fails_once_something_has() {
     assert_eq!(house.ask(bare(Op::WriteZeroes, 9)).result, Ok(()));
 }
 
+/// What is dirty could not be written, or came too late: nothing writes it any more.
+#[test]
+fn a_flush_beside_the_end_of_write_back_or_after_it_is_answered() {
+    let house = House::new(&mebibyte());
+    house.write(3, 7, 1);
+    let close = house.cache.close();
+    let beside = house.spawn(house.submit(Request::flush()));
+    house.world.run(Answer::pending(close));
+    house.write(4, 7, 1);
+    let after = house.spawn(house.submit(Request::flush()));
+    house.until("an answer to both", || beside.get().is_some() && after.get().is_some());
+    assert_eq!(after.get(), Some(Err(Kind::ShuttingDown)));
+    house.until("the end of all who hold the cache", || Arc::strong_count(&house.cache.core) == 1);
+}
+
 #[test]
 fn a_stop_does_not_vouch_for_what_was_there_before_a_flush_that_failed() {
     let fault = Fault { call: Some(Call::Sync), nth: 0, effect: Effect::Fail(Kind::Io), sticky: false };
