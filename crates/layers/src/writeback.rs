@@ -279,8 +279,8 @@ impl<S: Source> Run<S> {
         if goal == Goal::Rest {
             return Look::Nothing;
         }
-        // A failing lap tries nothing twice: its batches end, then it does.
-        if self.lap.as_ref().is_some_and(|lap| lap.left == 0) {
+        // A lap begins and ends with nothing in flight: so all that fails in it began in it, and was tried once.
+        if draining && self.lap.as_ref().is_none_or(|lap| lap.left == 0) {
             return if self.batches.is_empty() { Look::Nothing } else { Look::Full };
         }
         let room = self.state.meter.ahead().saturating_sub(self.bytes_in_flight);
@@ -332,8 +332,8 @@ impl<S: Source> Run<S> {
             (drains.next + 1, drains.pending())
         };
         if pending && self.source.left() > 0 {
-            // Until something fails, laps follow each other without a pause.
-            if self.lap.as_ref().is_none_or(|lap| lap.left == 0 && lap.failed.is_none()) {
+            // Until something fails, laps follow each other.
+            if self.batches.is_empty() && self.lap.as_ref().is_none_or(Lap::has_succeeded) {
                 self.lap = Some(Lap { before, left: self.source.left(), failed: None });
             }
             return true;

@@ -29,3 +29,10 @@ pub(super) struct Lap {
     pub(super) left: u64,
     pub(super) failed: Option<Kind>,
 }
+
+impl Lap {
+    /// Whether all was tried, and nothing has failed.
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.left == 0 && self.failed.is_none()
+    }
+}

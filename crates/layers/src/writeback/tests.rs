@@ -238,6 +238,25 @@ fn a_drain_ends_after_one_failing_lap() {
     assert_eq!(drained.get(), Some(Ok(())), "it is tried at once");
 }
 
+/// The others are still in flight when nothing more can be taken, before the call or after it.
+#[test]
+fn what_fails_last_is_tried_once_by_a_drain() {
+    for before in [false, true] {
+        let toy = Toy::new();
+        toy.soil(0..100);
+        toy.pages(|pages| pages.bad = BTreeSet::from([99]));
+        if before {
+            toy.pages(|pages| pages.goal = Some(Goal::ToLow));
+            toy.engine.kick();
+            toy.run_until("all in flight", || toy.pages(|pages| pages.dirty.is_empty()));
+        }
+        let drained = toy.drain();
+        toy.run_until("the end", || drained.get().is_some());
+        assert_eq!(drained.get(), Some(Err(Kind::Io)));
+        assert_eq!(toy.pages(|pages| pages.attempts.len()), 25 + usize::from(before));
+    }
+}
+
 /// What has failed before a call is no answer to it.
 #[test]
 fn a_drain_called_in_a_lap_that_has_failed_has_a_lap_of_its_own() {
