@@ -85,6 +85,20 @@ fn zeroes_and_discards_over_many_folios_take_a_slice_at_a_time() {
 }
 
 #[test]
+fn extents_of_much_that_is_dirty_take_a_slice_at_a_time() {
+    for step in [1, 2] {
+        let house = house(nvme());
+        fill(&house, 7, step);
+        let whole = ByteRange::new(0, (BLOCKS * BLOCK) as u64);
+        let ask = || house.cache.extents(whole, BLOCKS);
+        let Metered { answer, worst, all, .. } = meter::metered(ask, || _ = house.world.go_on());
+        let extents = answer.expect("the disk can tell");
+        assert_eq!(extents.len(), if step == 1 { 1 } else { BLOCKS }, "every block is told of");
+        assert!(worst <= MOST && all > 2 * MOST, "{worst} units in a poll, {all} in all");
+    }
+}
+
+#[test]
 fn large_reads_and_writes_of_what_is_in_memory_take_a_slice_at_a_time() {
     let house = house(nvme());
     for value in [1, 2] {
