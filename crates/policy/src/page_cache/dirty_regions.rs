@@ -86,6 +86,11 @@ impl DirtyRegions {
         self.regions.next(from, before)
     }
 
+    /// Whether something of `region` became dirty before `before`, and its last batch has not failed.
+    pub fn is_due(&self, region: RegionNumber, before: Stamp) -> bool {
+        self.regions.get(region).is_some_and(|node| node.stamp() < before && !node.has(FAILED))
+    }
+
     /// All dirty blocks of `region` are taken by a batch, whose number is returned.
     pub fn take(&mut self, region: RegionNumber) -> BatchNumber {
         self.taken.0 += 1;

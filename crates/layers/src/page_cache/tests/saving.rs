@@ -56,3 +56,24 @@ fn who_waits_is_not_left_behind_by_who_gives_up() {
     house.until("the last", || stays.get() == Some(Ok(())));
     assert_eq!(house.survivor(16), 3);
 }
+
+/// It asks for no part of the region: the write that follows another there takes all of it.
+#[test]
+fn writes_that_follow_each_other_keep_no_flush_waiting() {
+    let house = House::new(&Config { page_cache_bytes_max: Some(20 << 20), ..mebibyte() });
+    (0..64).for_each(|block| house.write(2 * block, 1, 1));
+    let first = house.spawn(house.submit(filled(201, 2, 1).with_fua()));
+    house.until("the first below", || !house.below.seen.lock().is_empty());
+    let flush = house.spawn(house.submit(Request::flush()));
+    house.until("the flush", || house.cache.core.wanted.load(Ordering::Relaxed) > 0);
+    let mut second = house.submit(filled(301, 2, 1).with_fua());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let writes = || house.below.seen.lock().iter().filter(|(op, _)| *op == Op::Write).count();
+    while writes() < 2 {
+        let Answer::Pending(asked) = &mut second else { panic!("it is answered at once") };
+        assert!(asked.as_mut().poll(&mut context).is_pending() && house.world.go_on());
+    }
+    assert_eq!(house.number("nr_writeback"), 65, "what the flush waits for, and its own");
+    let second = house.spawn(second);
+    house.until("all", || [&first, &flush, &second].iter().all(|one| one.get() == Some(Ok(()))));
+}

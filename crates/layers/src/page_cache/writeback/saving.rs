@@ -1,5 +1,5 @@
 //! What clients need below before they have an answer: writes with FUA or in mode writethrough, and what is about to be zeroed. They write
-//! it back themselves, or wait for a batch of others that has it; nothing else of its region is written for them.
+//! it back themselves, or wait for a batch of others that has it; nothing else of its region is written for them, unless it is due anyway.
 
 use std::sync::Arc;
 
@@ -36,6 +36,12 @@ impl Saving {
                 if self.covers.is_some_and(|number| shard.dirty.has_failed(region, number)) =>
             {
                 Some(core.part(&mut shard, region, self.range))
+            }
+            // The engine may find the region taken whenever it looks, and a flush would wait for as long as such writes follow each other.
+            RegionState::Dirty
+                if shard.dirty.is_due(region, core.due()) && !shard.unsaved_runs(self.range).is_empty() =>
+            {
+                Some(Some(core.batch(&mut shard, region)))
             }
             RegionState::Dirty => Some(core.wanted(&mut shard, region, self.range)),
             RegionState::Writing(number) => {

@@ -140,6 +140,21 @@ fn what_is_past_its_deadline_is_found_among_younger_ones() {
     assert_eq!(regions.oldest(), Some(Stamp(2)), "it is not below yet");
 }
 
+#[test]
+fn a_region_is_due_by_its_oldest_block_until_a_batch_has_failed() {
+    let mut regions = DirtyRegions::default();
+    regions.dirtied(at(1), 1, Stamp(2));
+    regions.dirtied(at(1), 1, Stamp(9));
+    let asked = [(1, 2), (1, 3), (2, 3)];
+    let due = |regions: &DirtyRegions| asked.map(|(region, stamp)| regions.is_due(at(region), Stamp(stamp)));
+    assert_eq!(due(&regions), [false, true, false]);
+    for (end, expected) in [(End::Withdrawn, true), (End::Failed, false)] {
+        regions.take(at(1));
+        regions.ended(at(1), end, 2);
+        assert_eq!(due(&regions), [false, expected, false], "{end:?}");
+    }
+}
+
 /// Who waits for a batch that has all that is dirty must not take a part for it.
 #[test]
 fn a_part_is_no_batch_to_wait_for_and_leaves_the_rest_as_old_as_it_was() {
