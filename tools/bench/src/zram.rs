@@ -148,7 +148,7 @@ fn beside_the_codec_and_the_kernel(workers: &Workers, set: &Pages, rounds: Round
     })?;
     let beside = |what: &str, offset: usize| {
         let [ours, bare, kernel] = [0, 2, 4].map(|store| &figures[store + offset]);
-        let to_bare = ratio(ours, bare).at_least(OF_BARE);
+        let to_bare = ratio(ours, bare).at_least(OF_BARE).of_ours();
         let what = format!("{}, {what}", set.name);
         row![what, figure(ours, 0), figure(bare, 0), to_bare, figure(kernel, 0), ratio(ours, kernel)]
     };

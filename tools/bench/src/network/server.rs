@@ -148,8 +148,10 @@ fn show(rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let rows = PEERS.iter().enumerate().map(|(at, peer)| named(peer.name, cells(at))).collect();
     let title = "`spillway disk --page-cache none` over a server, thousand requests a second; to that server by itself: the \
                  ratio at depth 16, and how much longer a request takes at depth 1";
-    let heads = CASES.iter().flat_map(|case| [case.name, "to it"]);
-    let head: Vec<&str> = std::iter::once("origin").chain(heads).collect();
+    let judged = |case: &Case| format!("{}, {}", case.name, if case.depth == 1 { "longer" } else { "to it" });
+    let heads = CASES.iter().flat_map(|case| [case.name.to_owned(), judged(case)]);
+    let head: Vec<String> = std::iter::once("origin".to_owned()).chain(heads).collect();
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
     rounds.show(title, &head, rows)
 }
 

@@ -46,7 +46,7 @@ fn summary(judgement: &Judgement<'_>) -> String {
     text += &list(&claims, |claim| format!("{} (wanted {})", claim.shown(), claim.wanted()));
     let _ = writeln!(text, "<h2>What was missed: {} of {}</h2>", missed.len(), judgement.judged.len());
     text += &list(&missed, |judged| {
-        format!("{}, wanted {}: by {}", judged.shown(), judged.wanted(), judged.distance())
+        format!("{}, wanted {}: {}", judged.shown(), judged.wanted(), judged.distance())
     });
     text += "<h2>What was not tried</h2>\n<ul>\n";
     for (what, why) in &judgement.absent {
@@ -225,7 +225,7 @@ mod tests {
         for judged in missed {
             assert!(summary.contains(&escaped(&judged.full_name())), "{}", judged.full_name());
         }
-        assert_eq!(summary.matches("by 20 %").count(), bounds);
+        assert_eq!(summary.matches(" of the bound").count(), bounds);
         assert_eq!(summary.matches("class=\"met\"").count(), 3, "the claims");
     }
 

@@ -117,11 +117,11 @@ impl Judged<'_> {
         let (_, wanted) = self.bound.parts();
         let ends = self.figure.interval().unwrap_or([self.value; 2]);
         let within =
-            if ends.iter().any(|end| self.bound.allows(*end)) { "; the interval has the bound" } else { "" };
+            if ends.iter().any(|end| self.bound.allows(*end)) { ", which the interval has" } else { "" };
         if wanted == 0.0 {
-            return self.figure.shown((self.value - wanted).abs());
+            return format!("{} beyond the bound", self.figure.shown((self.value - wanted).abs()));
         }
-        format!("{:.0} %{within}", 100.0 * (self.value / wanted - 1.0).abs())
+        format!("{:.2} of the bound{within}", self.value / wanted)
     }
 }
 
@@ -171,7 +171,10 @@ mod tests {
         let missed = judgement.missed();
         assert_eq!(names(&missed), ["d: y", "b: y", "f, g: z", "a: y"]);
         let distances: Vec<_> = missed.iter().map(|judged| judged.distance()).collect();
-        assert_eq!(distances, ["5", "90 %", "100 %", "10 %"]);
+        assert_eq!(
+            distances,
+            ["5 beyond the bound", "0.10 of the bound", "2.00 of the bound", "0.90 of the bound"]
+        );
         assert_eq!((missed[2].shown(), missed[2].wanted()), ("20 us".into(), "<= 10".into()));
     }
 
@@ -180,7 +183,7 @@ mod tests {
         let rows = vec![row!["a", ratio(&[0.9, 1.1, 0.8], &[1.0; 3]).at_least(1.0)]];
         let outcomes = [outcome("nbd", vec![table("t", rows)])];
         let judgement = Judgement::of(&outcomes);
-        assert_eq!(judgement.missed()[0].distance(), "10 %; the interval has the bound");
+        assert_eq!(judgement.missed()[0].distance(), "0.90 of the bound, which the interval has");
         assert_eq!(judgement.missed()[0].shown(), "0.90 [0.80, 1.10]");
     }
 

@@ -168,7 +168,7 @@ pub(super) const SECTIONS: &[Section] = &[
 
 /// What no run of the report tells.
 pub(super) const NOT_TRIED: &[&str] = &[
-    "Other machines, disks and kernels than the one named above: ratios carry over, figures do not.",
+    "Other machines, disks and kernels than the one named above.",
     "Runs of hours, except those of the soak.",
     "Clusters of pages in zram: they are not built.",
 ];
