@@ -39,7 +39,7 @@ use spillway_policy::backoff::Backoff;
 use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
-use drains::{Drains, Lap};
+use drains::{Drains, Ended, Lap, NO_LAP};
 pub(crate) use meter::{Meter, Reading};
 pub(crate) use pauses::Pauses;
 pub(crate) use timer::Timer;
@@ -224,12 +224,13 @@ enum Look {
 struct Run<S: Source> {
     source: Arc<S>,
     state: Arc<State<S>>,
-    batches: FuturesUnordered<LocalFuture<(u64, Result<(), Kind>)>>,
+    batches: FuturesUnordered<LocalFuture<Ended>>,
     bytes_in_flight: u64,
     /// Batches begun since others had their turn.
     begun: usize,
     backoff: Backoff,
     lap: Option<Lap>,
+    laps: u64,
     /// Until when batches in flight may end, once no other begins.
     ends_by: Option<Duration>,
 }
@@ -238,7 +239,8 @@ impl<S: Source> Run<S> {
     async fn start(state: Arc<State<S>>) {
         let Some(source) = state.source.upgrade() else { return };
         let (batches, backoff, lap, ends_by) = (FuturesUnordered::new(), Backoff::default(), None, None);
-        Self { source, state, batches, bytes_in_flight: 0, begun: 0, backoff, lap, ends_by }.work().await;
+        let (bytes_in_flight, begun, laps) = (0, 0, 0);
+        Self { source, state, batches, bytes_in_flight, begun, backoff, lap, laps, ends_by }.work().await;
     }
 
     async fn work(mut self) {
@@ -279,8 +281,8 @@ impl<S: Source> Run<S> {
         if goal == Goal::Rest {
             return Look::Nothing;
         }
-        // A lap begins and ends with nothing in flight: so all that fails in it began in it, and was tried once.
-        if draining && self.lap.as_ref().is_none_or(|lap| lap.left == 0) {
+        // A failing lap tries nothing twice: its batches end, then it does.
+        if self.lap.as_ref().is_some_and(Lap::is_ending) {
             return if self.batches.is_empty() { Look::Nothing } else { Look::Full };
         }
         let room = self.state.meter.ahead().saturating_sub(self.bytes_in_flight);
@@ -288,8 +290,8 @@ impl<S: Source> Run<S> {
         if room == 0 || self.batches.len() >= depth(waiting) {
             return Look::Full;
         }
-        let delay = if draining { Duration::ZERO } else { self.backoff.left(self.state.env.now()) };
-        if !delay.is_zero() {
+        let delay = self.backoff.left(self.state.env.now());
+        if !delay.is_zero() && !self.lap.as_ref().is_some_and(Lap::is_open) {
             return Look::After(delay);
         }
         match self.source.take(goal, room) {
@@ -317,11 +319,9 @@ impl<S: Source> Run<S> {
         assert!(bytes > 0, "a batch has bytes");
         self.bytes_in_flight += bytes;
         self.begun += 1;
-        if let Some(lap) = &mut self.lap {
-            lap.left = lap.left.saturating_sub(bytes);
-        }
+        let lap = self.lap.as_mut().map_or(NO_LAP, |lap| lap.begin(bytes));
         let write = self.source.write(batch);
-        self.batches.push(Box::pin(write.map(move |result| (bytes, result))));
+        self.batches.push(Box::pin(write.map(move |result| (bytes, lap, result))));
         Look::Started
     }
 
@@ -332,9 +332,10 @@ impl<S: Source> Run<S> {
             (drains.next + 1, drains.pending())
         };
         if pending && self.source.left() > 0 {
-            // Until something fails, laps follow each other.
-            if self.batches.is_empty() && self.lap.as_ref().is_none_or(Lap::has_succeeded) {
-                self.lap = Some(Lap { before, left: self.source.left(), failed: None });
+            // Until something fails, laps follow each other without a pause.
+            if self.lap.as_ref().is_none_or(Lap::has_succeeded) {
+                self.laps += 1;
+                self.lap = Some(Lap::new(self.laps, before, self.source.left()));
             }
             return true;
         }
@@ -387,14 +388,12 @@ impl<S: Source> Run<S> {
         ended.into_iter().for_each(|ended| self.end(ended));
     }
 
-    fn end(&mut self, (bytes, result): (u64, Result<(), Kind>)) {
+    fn end(&mut self, (bytes, lap, result): Ended) {
         assert!(self.bytes_in_flight >= bytes, "{bytes} of {} bytes end", self.bytes_in_flight);
         self.bytes_in_flight -= bytes;
+        self.lap.iter_mut().for_each(|present| present.end(lap, bytes, result));
         let Err(kind) = result else { return self.backoff.succeeded() };
         self.backoff.failed(self.state.env.now());
-        if let Some(lap) = &mut self.lap {
-            lap.failed.get_or_insert(kind);
-        }
         self.source.failed(kind);
     }
 }

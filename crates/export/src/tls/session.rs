@@ -211,7 +211,7 @@ impl<S: StartTls> TlsSession<S> {
     /// Has the session inside end once it has taken all that the peer has sent, where nothing more comes.
     fn follow_peer(&mut self) {
         let ended = self.tls.as_ref().is_some_and(|tls| tls.peer_ended && !tls.failed);
-        if !ended || self.waits_inside() || self.inside.finished() {
+        if !ended || self.waits_inside() || self.inside.ends() {
             return;
         }
         match self.side {

@@ -122,9 +122,7 @@ impl Connection {
             }
         }
         self.session.poll(context);
-        if self.wound_down || self.session.ends() {
-            self.control.end();
-        }
+        self.control.note_end(self.wound_down || self.session.ends());
         let sent = self.send(context)?;
         if self.session.finished() {
             return Ok(false);
@@ -141,7 +139,9 @@ impl Connection {
 
     /// Notes whether the peer has said what it wants, and whether it has to go on sending.
     fn watch_peer(&mut self, asked: &Asked) {
-        if self.session.pending() > 0 || !self.session.output().is_empty() || self.session.owed() {
+        let receiving = *asked == Asked::Receiving;
+        let pending = self.session.pending() > 0 || !self.session.output().is_empty();
+        if pending || self.session.owed() && !receiving {
             self.control.idle.end();
         } else {
             self.control.idle.begin(self.pool.clock.coarse_now());
@@ -149,9 +149,10 @@ impl Connection {
         if !self.handshake.is_complete() && self.session.established() {
             self.handshake.complete();
         }
-        if !self.session.owed() {
+        // While it pauses, the rest is not wanted yet.
+        if !self.session.owed() || *asked == Asked::Paused {
             self.control.owing.end();
-        } else if *asked == Asked::Receiving {
+        } else if receiving {
             self.control.owing.begin(self.pool.clock.coarse_now());
         }
     }
@@ -322,8 +323,9 @@ impl Connection {
                     }
                 }
                 Err(error) if would_block(&error) || is_shortage(&error) => {
-                    self.control.untaken.begin(self.pool.clock.coarse_now());
-                    self.full = Some(Full::new(&self.socket, !would_block(&error)));
+                    let shortage = !would_block(&error);
+                    (!shortage).then(|| self.control.untaken.begin(self.pool.clock.coarse_now()));
+                    self.full = Some(Full::new(&self.socket, shortage));
                 }
                 Err(_) => return Err(Gone),
             }

@@ -24,7 +24,7 @@ pub(crate) struct Control {
     pub(crate) untaken: Stall,
     /// The rest of what the peer has begun to send.
     pub(crate) owing: Stall,
-    /// Nothing is asked of the server, and nothing is due.
+    /// Nothing is asked of the server, nothing is due, and nothing comes.
     pub(crate) idle: Stall,
     /// Of a TCP connection.
     socket: Option<Arc<OwnedFd>>,
@@ -57,20 +57,15 @@ impl Control {
         self.asked.store(false, Ordering::Relaxed);
     }
 
-    /// The conversation ends once what is pending is answered.
-    pub(crate) fn end(&self) {
-        if !self.ends() {
+    /// Whether the conversation ends once what is pending is answered: then for good.
+    pub(crate) fn note_end(&self, ends: bool) {
+        if ends && !self.ends() {
             self.ends.store(true, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn ends(&self) -> bool {
         self.ends.load(Ordering::Relaxed)
-    }
-
-    /// How long the peer has asked for nothing and sent nothing of what it owes.
-    pub(crate) fn idles_for(&self, now: Duration) -> Duration {
-        self.idle.lasts(now).max(self.owing.lasts(now))
     }
 
     /// How far the peer is behind [`RATE_MIN`] with memory that is held for it.

@@ -47,7 +47,7 @@ pub struct Limits {
     pub stall: Duration,
     /// The same where the conversation ends, because the server stops or for another reason.
     pub stop_grace: Duration,
-    /// How long a connection may be idle, if there is a limit: nothing is asked, answered or due, or what the peer has begun does not come.
+    /// How long a connection may be idle, if there is a limit: nothing is asked, answered or due, and nothing comes.
     pub idle: Option<Duration>,
 }
 
@@ -147,7 +147,7 @@ impl Hall {
         });
         if let Some(limit) = self.limits.idle {
             // Not by winding down: a request that comes meanwhile would be refused, and its client would not try it elsewhere.
-            self.end_where(Phase::Aborting, |control| control.idles_for(now) >= limit);
+            self.end_where(Phase::Aborting, |control| control.idle.lasts(now) >= limit);
         }
         let (others_wait, Limits { stall, stop_grace, .. }) = (self.pool.buffers.waiting() > 0, self.limits);
         self.end_where(Phase::Aborting, |control| {

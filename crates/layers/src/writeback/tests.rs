@@ -1,5 +1,7 @@
 //! The engine with a toy source: numbered pages that are dirty, in flight or clean, and a device that fails as it is told.
 
+mod drains;
+
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -21,6 +23,8 @@ struct Pages {
     at: u64,
     /// Pages that cannot be written.
     bad: BTreeSet<u64>,
+    /// Pages whose writes do not end.
+    stuck: BTreeSet<u64>,
     goal: Option<Goal>,
     /// When each attempt to write began, and its pages.
     attempts: Vec<(Duration, Vec<u64>)>,
@@ -127,6 +131,9 @@ impl Source for Toy {
             if !toy.pages(|pages| pages.instant) {
                 toy.world.sleep(Duration::from_millis(1)).await;
             }
+            while toy.pages(|pages| batch.pages.iter().any(|page| pages.stuck.contains(page))) {
+                toy.world.sleep(Duration::from_secs(1)).await;
+            }
             let mut pages = toy.pages.lock();
             if batch.pages.iter().any(|page| pages.bad.contains(page)) {
                 return Err(Kind::Io);
@@ -217,58 +224,6 @@ fn few_batches_are_in_flight_while_clients_read_and_none_waits_for_room() {
     before = toy.left();
     toy.run_until("full depth again", || in_flight() == many);
     assert!(before - toy.left() <= 2 * many as u64 * PAGE, "soon after the read");
-}
-
-/// One page is bad: the others leave, the drain says so after a lap, and the page is dirty again.
-#[test]
-fn a_drain_ends_after_one_failing_lap() {
-    let toy = Toy::new();
-    toy.soil(0..1000);
-    toy.pages(|pages| pages.bad = BTreeSet::from([500]));
-    let drained = toy.drain();
-    toy.run_until("the end", || drained.get().is_some());
-    assert_eq!(drained.get(), Some(Err(Kind::Io)));
-    let (dirty, attempts) = toy.pages(|pages| (pages.dirty.clone(), pages.attempts.len()));
-    assert!(dirty.len() <= 4 && dirty.contains(&500), "{dirty:?}");
-    assert!((250..=252).contains(&attempts), "{attempts}: nothing is tried twice");
-    assert!(toy.pages(|pages| pages.in_flight.is_empty()));
-    toy.pages(|pages| pages.bad.clear());
-    let drained = toy.drain();
-    toy.run_until("the end", || drained.get().is_some());
-    assert_eq!(drained.get(), Some(Ok(())), "it is tried at once");
-}
-
-/// The others are still in flight when nothing more can be taken, before the call or after it.
-#[test]
-fn what_fails_last_is_tried_once_by_a_drain() {
-    for before in [false, true] {
-        let toy = Toy::new();
-        toy.soil(0..100);
-        toy.pages(|pages| pages.bad = BTreeSet::from([99]));
-        if before {
-            toy.pages(|pages| pages.goal = Some(Goal::ToLow));
-            toy.engine.kick();
-            toy.run_until("all in flight", || toy.pages(|pages| pages.dirty.is_empty()));
-        }
-        let drained = toy.drain();
-        toy.run_until("the end", || drained.get().is_some());
-        assert_eq!(drained.get(), Some(Err(Kind::Io)));
-        assert_eq!(toy.pages(|pages| pages.attempts.len()), 25 + usize::from(before));
-    }
-}
-
-/// What has failed before a call is no answer to it.
-#[test]
-fn a_drain_called_in_a_lap_that_has_failed_has_a_lap_of_its_own() {
-    let toy = Toy::new();
-    toy.soil(0..1000);
-    toy.pages(|pages| pages.bad = BTreeSet::from([3]));
-    let drained = toy.drain();
-    toy.run_until("a failure", || toy.pages(|pages| pages.failures > 0));
-    toy.pages(|pages| pages.bad.clear());
-    let later = toy.drain();
-    toy.run_until("the end", || drained.get().is_some() && later.get().is_some());
-    assert_eq!((drained.get(), later.get()), (Some(Err(Kind::Io)), Some(Ok(()))));
 }
 
 #[test]
