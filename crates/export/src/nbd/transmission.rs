@@ -76,7 +76,7 @@ impl Transmission {
         self.pipeline.pending() + usize::from(parked)
     }
 
-    /// A payload has begun and is not here whole, or its write waits for a buffer.
+    /// A payload has begun and is not here whole, or a request waits for a buffer.
     pub(super) fn owed(&self) -> bool {
         matches!(self.position, Position::Payload(_) | Position::Lent(..)) || self.pipeline.parked().is_some()
     }

@@ -324,7 +324,9 @@ impl Connection {
                 }
                 Err(error) if would_block(&error) || is_shortage(&error) => {
                     let shortage = !would_block(&error);
-                    (!shortage).then(|| self.control.untaken.begin(self.pool.clock.coarse_now()));
+                    if !shortage {
+                        self.control.untaken.begin(self.pool.clock.coarse_now());
+                    }
                     self.full = Some(Full::new(&self.socket, shortage));
                 }
                 Err(_) => return Err(Gone),

@@ -57,7 +57,7 @@ impl Control {
         self.asked.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the conversation ends once what is pending is answered: then for good.
+    /// Notes whether the conversation ends once what is pending is answered; one that does never goes on.
     pub(crate) fn note_end(&self, ends: bool) {
         if ends && !self.ends() {
             self.ends.store(true, Ordering::Relaxed);

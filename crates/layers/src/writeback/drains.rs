@@ -22,7 +22,7 @@ impl Drains {
     }
 }
 
-/// A lap of a drain of a drain, which ends once all that was left at its begin was tried.
+/// A lap of a drain, which ends once all that was left at its begin was tried.
 pub(super) struct Lap {
     number: u64,
     /// Calls numbered below it came before the lap: its failure is their answer.
