@@ -12,7 +12,6 @@ pub mod clients;
 mod connection;
 pub mod counted;
 mod drive;
-pub mod emulated;
 pub mod exerciser;
 pub mod guest;
 pub mod hostile;

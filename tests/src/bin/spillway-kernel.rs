@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use spillway_tests::emulated::System;
+use spillway_fixture::emulated::System;
 use spillway_tests::kernel::{CHAINS, RECIPE, run};
 
 const USAGE: &str = "\

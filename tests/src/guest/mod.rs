@@ -1,6 +1,6 @@
 //! A guest of QEMU that has a device by vhost-user: its file systems, a resize under it, servers that are killed while it writes, and power cuts.
 //!
-//! The guest is an [`emulated`](crate::emulated) machine with two processors, and so two queues.
+//! The guest is an [`emulated`](spillway_fixture::emulated) machine with two processors, and so two queues.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,22 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
-use crate::emulated::{Machine, Recipe, System};
 use crate::killed::{Served, enough};
 use crate::versions::{Blocks, Step};
 use crate::{Drive, Launch, Scratch, Server};
+use spillway_fixture::emulated::{Machine, Recipe, System};
 
 /// What the guest boots.
 pub const RECIPE: Recipe = Recipe {
     folder: "guest",
     modules: &["virtio_pci", "virtio_blk", "ext4", "xfs"],
-    programs: &["/usr/sbin/mke2fs", "/usr/sbin/e2fsck", "/usr/sbin/mkfs.xfs", "/usr/sbin/xfs_repair"],
+    programs: &[
+        "spillway-guest",
+        "/usr/sbin/mke2fs",
+        "/usr/sbin/e2fsck",
+        "/usr/sbin/mkfs.xfs",
+        "/usr/sbin/xfs_repair",
+    ],
     init: include_str!("init.sh"),
 };
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 
-use crate::emulated::{Machine, System};
 use crate::killed::{Served, enough};
 use crate::versions::{Blocks, WRITERS};
 use crate::{Launch, Scratch, Server};
+use spillway_fixture::emulated::{Machine, System};
 
 /// Bytes of the origin and of the cache device. The metadata of small blocks are several runs, and what is written does not fit below the
 /// watermarks, so that both sides write back meanwhile.

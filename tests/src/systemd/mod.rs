@@ -1,11 +1,11 @@
-//! The Debian package under a real systemd: installed, started, watched, stopped and rebooted in an [`emulated`](crate::emulated) machine.
+//! The Debian package under a real systemd: installed, started, watched, stopped and rebooted in an [`emulated`](spillway_fixture::emulated) machine.
 //!
 //! The machine's root is a minimal Debian, made once by mmdebstrap from the archive that apt is configured for, and unpacked anew into an image
 //! for each run. `check.sh` runs there as a service, and says what it has found.
 
 mod root;
 
-use crate::emulated::{Machine, Recipe, System};
+use spillway_fixture::emulated::{Machine, Recipe, System};
 
 pub use root::Root;
 

@@ -5,9 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::emulated::System;
 use crate::tool::{finish, run};
 use crate::{binary, text};
+use spillway_fixture::emulated::System;
 
 /// Packages of the guest besides the essential ones.
 const PACKAGES: &str = "systemd-sysv,dbus,kmod,e2fsprogs,libnbd-bin,curl";

@@ -94,17 +94,18 @@ fn show(peers: &[Peer], rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     };
     let title = "fio on loop devices with direct I/O, depth 16 or 1, 4 for 1M, thousand requests a second";
     rounds.show(title, &heads, peers.iter().zip(&of).map(row).collect())?;
-    let ratios = |peer: usize, ours: usize, wanted: [f64; CASES.len()]| {
+    let to = |ours: usize, peer: usize| {
+        let wanted = if peer == NBDFUSE { WANTED[ours] } else { [0.0; CASES.len()] };
         let to_it = |case: usize| ratio(&of[ours][case], &of[peer][case]).wanted(wanted[case]);
-        named(peers[ours].contender.name, (0..CASES.len()).map(to_it))
+        let name = format!("{} to {}", peers[ours].contender.name, peers[peer].contender.name);
+        named(&name, (0..CASES.len()).map(to_it))
     };
-    let to_nbdfuse = |ours| ratios(NBDFUSE, ours, WANTED[ours]);
-    rounds.show("Ratio to nbdfuse over nbdkit", &heads, OURS.map(to_nbdfuse).to_vec())?;
-    let to_qemu = |ours| ratios(QEMU, ours, [0.0; CASES.len()]);
-    let title = "Ratio to qemu-storage-daemon's export by FUSE of a file on tmpfs";
+    let rows = [NBDFUSE, QEMU].into_iter().flat_map(|peer| OURS.map(|ours| to(ours, peer)));
+    let title =
+        "Ratio to nbdfuse over nbdkit, and to qemu-storage-daemon's export by FUSE of a file on tmpfs";
     let note = "Debian's qemu-storage-daemon 7.2 reads the next request into the buffer of a write in progress, so that \
                 concurrent writes damage each other: a file system on its export did not survive. Its figures are those of requests.";
-    results::show(rounds.table(title, &heads, OURS.map(to_qemu).to_vec()).note(note))?;
+    results::show(rounds.table(title, &heads, rows.collect()).note(note))?;
     show_large(&of[MEMORY][LARGE], &of[TMPFS][LARGE], rounds)
 }
 

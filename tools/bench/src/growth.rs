@@ -54,7 +54,8 @@ fn series(name: &str, points: &[(Point, u64)], set: &Arc<Pages>, rounds: Rounds)
         let mut micros = vec![f64::NAN; KINDS.len() * points.len() * OPS.len()];
         for turn in drawn_order(KINDS.len() * points.len(), round) {
             let (kind, point) = (turn / points.len(), turn % points.len());
-            let requests = rounds.pick(64 << 10, 4 << 10);
+            // The write cache takes some 40 us each.
+            let requests = rounds.pick([64 << 10, 64 << 10, 16 << 10], [4 << 10; 3])[kind];
             for (op, cost) in cost(kind, points[point].0, set, requests)?.into_iter().enumerate() {
                 micros[(kind * OPS.len() + op) * points.len() + point] = cost;
             }

@@ -6,8 +6,10 @@
 mod account;
 mod allocator;
 mod bursts;
+mod connections;
 mod contenders;
 mod empty;
+mod emulated;
 mod ext4;
 mod fio;
 mod flame;
@@ -63,15 +65,19 @@ cargo xtask bench spill [ROUNDS [GIB]]
                                       pages written back to a file on the disk, beside fio (E1) (4 GiB)
 cargo xtask bench spill soak [SECONDS]
                                       a working set of 4 times the memory (300 s)
+cargo xtask bench spill kernel [ROUNDS]
+                                      the kernel's zram with a backing device, in an emulated machine
 cargo xtask bench streams             writers and compression streams (E2): inside, fwrite, locks
 cargo xtask bench folio               the page cache (E3): bytes, sectors, databases on this disk, database on a slow
                                       store, hits, instructions, eviction, memory, nbd
-cargo xtask bench writecache          the write cache (E4): memory, large, churn, commits, load
+cargo xtask bench writecache          the write cache (E4): memory, large, churn, commits, load; kernel:
+                                      dm-writecache in an emulated machine
 cargo xtask bench zones               dirty limits for each zone (E5), with the page cache: store; with ROUNDS given, a
                                       model of the source's machine in virtual time: model
 cargo xtask bench network             origins on a Ceph cluster and on NBD servers beside librbd, qemu-nbd and the same servers
                                       by themselves: cache, image, server
 cargo xtask bench scale               throughput against workers, and locks a request, of zram and the write cache
+cargo xtask bench connections         throughput against connections of NBD to one device, and devices with one each
 cargo xtask bench growth              the cost of a request against the size of a device, and the data it holds
 cargo xtask bench profile             where the server's time goes, by perf; flame graphs are in the report
 cargo xtask bench writer              one writer, one stream, for callgrind: see docs/performance.md
@@ -93,7 +99,7 @@ fn main() -> ExitCode {
 /// A benchmark: its name, its parts if they have names, and how a part is run.
 type Bench = (&'static str, &'static [&'static str], fn(Rounds) -> Result<()>);
 
-const BENCHES: [Bench; 12] = [
+const BENCHES: [Bench; 13] = [
     ("nbd", &[], nbd::run),
     ("tls", &[], tls::run),
     ("vhost", &["throughput", "fairness"], vhost::run),
@@ -101,9 +107,10 @@ const BENCHES: [Bench; 12] = [
     ("zram", &["codec", "bursts", "memory", "recompress", "filesystem"], zram::run),
     ("streams", &["inside", "fwrite", "locks"], streams::run),
     ("folio", &folio::PARTS, folio::run),
-    ("writecache", &["memory", "large", "churn", "commits", "load"], writecache::run),
+    ("writecache", &["memory", "large", "churn", "commits", "load", "kernel"], writecache::run),
     ("zones", &["store"], zones::run),
     ("network", &network::PARTS, network::run),
+    ("connections", &[], connections::run),
     ("growth", &[], growth::run),
     ("profile", &[], profile::run),
 ];
@@ -126,6 +133,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["spill", "soak", rest @ ..] if rest.len() < 2 => {
             spill::soak(number(rest.first(), if quick { 15 } else { 300 })? as u64)
         }
+        ["spill", "kernel", rest @ ..] if rest.len() < 2 => spill::kernel(rounds("spill kernel", rest)?),
         ["spill", rest @ ..] if rest.len() < 3 => {
             spill::run(rounds("spill", rest)?, number(rest.get(1), 4)? as u64)
         }

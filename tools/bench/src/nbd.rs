@@ -147,15 +147,15 @@ fn show_rates(contenders: &[Contender], rates: &[Vec<f64>], rounds: Rounds) -> R
     );
     let rows = contenders.iter().zip(&of).map(thousands).collect();
     results::show(rounds.table(&title, &heads(), rows).note(NBDKIT_ZSTD))?;
-    // The document has the last ones.
-    let ratios = [LZ4 + 1, LZ4].into_iter().flat_map(|ours| {
-        (PEERS..contenders.len()).map(move |peer| (ours, peer)).map(|(ours, peer)| {
-            let bounds = WANTED.iter().find(|(name, _)| ours == LZ4 && *name == contenders[peer].name);
-            let wanted = |case: usize| bounds.map_or(0.0, |(_, wanted)| wanted[case]);
-            let to_it = |case: usize| ratio(&of[ours][case], &of[peer][case]).wanted(wanted(case));
-            let name = format!("{} to {}", contenders[ours].name, contenders[peer].name);
-            named(&name, (0..CASES.len()).map(to_it))
-        })
+    // The document has the last ones: zstd beside zstd, and lz4 beside all.
+    let peers = PEERS..contenders.len();
+    let zstd = peers.clone().rev().map(|peer| (LZ4 + 1, peer));
+    let ratios = zstd.chain(peers.map(|peer| (LZ4, peer))).map(|(ours, peer)| {
+        let bounds = WANTED.iter().find(|(name, _)| ours == LZ4 && *name == contenders[peer].name);
+        let wanted = |case: usize| bounds.map_or(0.0, |(_, wanted)| wanted[case]);
+        let to_it = |case: usize| ratio(&of[ours][case], &of[peer][case]).wanted(wanted(case));
+        let name = format!("{} to {}", contenders[ours].name, contenders[peer].name);
+        named(&name, (0..CASES.len()).map(to_it))
     });
     rounds.show("Ratio of ours to each, median over the rounds", &heads(), ratios.collect())
 }

@@ -18,7 +18,7 @@ use spillway_layers::zram;
 
 use crate::pages::{self, PAGE, Pages};
 use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, figure, ratio, row};
+use crate::table::{Cell, figure, ratio};
 use crate::writecache::{self, Bench};
 
 /// Pages of a worker's part of the device, and requests that it makes in one measurement.
@@ -30,6 +30,9 @@ const DEPTH: usize = 16;
 
 /// Of a number of workers: requests a second and locks a request, of writes and of reads.
 const FIGURES: usize = 4;
+
+/// Whether there is a column of locks.
+const COUNTED: bool = cfg!(feature = "count-locks");
 
 /// What a worker did.
 struct Done {
@@ -48,7 +51,9 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n <= cores).collect();
     let set = Arc::new(pages::elf(64 << 20)?);
     let rows = [zram_rows(&counts, &set, rounds)?, write_cache_rows(&counts, &set, rounds)?].concat();
-    let head = ["", "workers", "writes", "to one", "locks a write", "reads", "to one", "locks a read"];
+    let [writes, reads] = [["writes", "to one", "locks a write"], ["reads", "to one", "locks a read"]]
+        .map(|heads| heads.into_iter().take(if COUNTED { 3 } else { 2 }));
+    let head: Vec<&str> = ["", "workers"].into_iter().chain(writes).chain(reads).collect();
     rounds.show("4 KiB, thousand requests a second, each worker on a part of its own", &head, rows)
 }
 
@@ -74,8 +79,7 @@ fn on_all(
     let slowest = all.iter().map(|done| done.time).max().expect("there is a worker");
     let locks: u64 = all.iter().map(|done| done.locks).sum();
     let requests = (all.len() * REQUESTS) as f64;
-    let locks = if cfg!(feature = "count-locks") { locks as f64 / requests } else { f64::NAN };
-    [requests / slowest.as_secs_f64() / 1e3, locks]
+    [requests / slowest.as_secs_f64() / 1e3, locks as f64 / requests]
 }
 
 async fn one_worker(device: Arc<dyn BlockDevice>, set: &Pages, worker: usize, op: Op, depth: usize) -> Done {
@@ -153,8 +157,11 @@ fn rows(
     let row = |(count, of_it): (&usize, &[Vec<f64>])| {
         let rate = |number: usize| figure(&of_it[number], 0);
         let gain = |number: usize| ratio(&of_it[number], &figures[number]);
-        let locks = |number: usize| figure(&of_it[number], 2);
-        row![what, count.to_string(), rate(0), gain(0), locks(1), rate(2), gain(2), locks(3)]
+        let locks = |number: usize| COUNTED.then(|| Cell::from(figure(&of_it[number], 2)));
+        let of = |number: usize| [rate(number).into(), gain(number).into()];
+        let of = |number: usize| of(number).into_iter().chain(locks(number + 1));
+        let texts: [Cell; 2] = [what.into(), count.to_string().into()];
+        texts.into_iter().chain(of(0)).chain(of(2)).collect()
     };
     Ok(counts.iter().zip(figures.chunks(FIGURES)).map(row).collect())
 }

@@ -9,6 +9,7 @@
 mod beside;
 mod contenders;
 mod device;
+mod guest;
 mod medium;
 mod soak;
 
@@ -40,6 +41,7 @@ const KEPT: f64 = 0.5;
 /// I/Os of write-back in flight by default.
 const DEPTH: usize = 4;
 
+pub(crate) use guest::compare as kernel;
 pub(crate) use soak::run as soak;
 
 pub(crate) fn run(rounds: Rounds, gib: u64) -> Result<()> {
@@ -73,7 +75,9 @@ pub(crate) fn run(rounds: Rounds, gib: u64) -> Result<()> {
 fn show(figures: &[Vec<f64>], rounds: Rounds, bytes: u64, media: &str) -> Result<()> {
     let (rates, processor) = (&figures[..ALL.len()], &figures[ALL.len()..]);
     let fastest = &rates[FIO[3]];
-    let rows = ALL.iter().enumerate().map(|(at, contender)| {
+    let absent = KernelZram::without_write_back();
+    let shown = ALL.iter().enumerate().filter(|(_, contender)| absent.is_none() || !contender.is_kernel());
+    let rows = shown.map(|(at, contender)| {
         let [faster, of_fio] = [ratio(&rates[at], &rates[BEFORE]), ratio(&rates[at], fastest)];
         let share = ratio(&processor[at], &processor[BEFORE]).decimals(3);
         let [faster, of_fio, share] = match at {
@@ -100,7 +104,7 @@ fn show(figures: &[Vec<f64>], rounds: Rounds, bytes: u64, media: &str) -> Result
          writeback_batch_size of 1 asks. fio's rate and processor time are its own account, without its start."
     );
     let table = rounds.table(&title, &heads, rows.collect()).note(media);
-    results::show(match KernelZram::without_write_back() {
+    results::show(match absent {
         Some(why) => table.note(format!("No write-back of the kernel's zram: {why}.")),
         None => table,
     })

@@ -5,6 +5,7 @@
 //! flushes one at a time, skipped where one that began after the call has covered it.
 
 mod flushes;
+mod guest;
 mod rig;
 
 use std::sync::Arc;
@@ -56,6 +57,7 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
         Some("memory") => index_memory(&bench()?, rounds),
         Some("large") => large(&bench()?, rounds),
         Some("churn") => churn(&bench()?, rounds),
+        Some("kernel") => guest::compare(rounds),
         Some("commits") => flushes::commits(rounds),
         _ => flushes::flush_under_load(rounds),
     }

@@ -119,6 +119,7 @@ fn run(errand: Errand) -> Result<()> {
         Errand::Bench(words) => {
             if words.strs().first() == Some(&"report") {
                 tools::require(tools::BENCH)?;
+                tools::require(tools::KERNEL)?;
             }
             cargo::bench(&root, &words.strs())
         }

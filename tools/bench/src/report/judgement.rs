@@ -125,8 +125,18 @@ impl Judged<'_> {
     }
 }
 
-/// Each figure of a table, with its row and its column.
-fn figures(table: &Table) -> impl Iterator<Item = (String, &Figure)> {
+/// Each figure of a table, with its row and its column; once where it is repeated, as the worst of a column is.
+fn figures(table: &Table) -> Vec<(String, &Figure)> {
+    let mut found: Vec<(String, &Figure)> = Vec::new();
+    for (name, figure) in all_figures(table) {
+        if figure.bound.is_none() || found.iter().all(|(_, other)| *other != figure) {
+            found.push((name, figure));
+        }
+    }
+    found
+}
+
+fn all_figures(table: &Table) -> impl Iterator<Item = (String, &Figure)> {
     table.rows.iter().flat_map(move |row| {
         let label = label(row);
         row.iter().zip(&table.head).filter_map(move |(cell, column)| {

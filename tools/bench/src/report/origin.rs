@@ -27,7 +27,7 @@ pub(super) struct Origin {
 }
 
 /// Peers and tools, and how each says its version.
-const TOOLS: [[&str; 2]; 11] = [
+const TOOLS: [[&str; 2]; 12] = [
     ["rustc", "--version"],
     ["fio", "--version"],
     ["nbdkit", "--version"],
@@ -35,6 +35,7 @@ const TOOLS: [[&str; 2]; 11] = [
     ["nbdcopy", "--version"],
     ["qemu-nbd", "--version"],
     ["qemu-storage-daemon", "--version"],
+    ["qemu-system-x86_64", "--version"],
     ["sqlite3", "--version"],
     ["pgbench", "--version"],
     ["valgrind", "--version"],

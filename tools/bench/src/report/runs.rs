@@ -77,7 +77,11 @@ impl Runs {
         let mut outcome = Outcome::new(part.name, self.mode, &self.origin, &origin::date()?);
         let said = File::create(&log).with_context(|| log.display().to_string())?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(part.words(self.mode)).env(results::FILE, &lines).stdin(Stdio::null());
+        command
+            .args(part.words(self.mode))
+            .env(results::FILE, &lines)
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null());
         let start = Instant::now();
         let status = command.stdout(said.try_clone()?).stderr(said).status()?;
         outcome.seconds = start.elapsed().as_secs_f64();
@@ -87,10 +91,11 @@ impl Runs {
     }
 }
 
-/// The last line of a log.
+/// The last line of a log; behind that of a panic is a note.
 fn reason(log: &Path) -> Result<String> {
     let text = fs::read_to_string(log)?;
-    let line = text.lines().rfind(|line| !line.trim().is_empty());
+    let is_reason = |line: &&str| !line.trim().is_empty() && !line.starts_with("note: ");
+    let line = text.lines().rfind(is_reason);
     Ok(line.unwrap_or("it ended without a word").trim_start_matches("error: ").into())
 }
 
@@ -164,7 +169,9 @@ mod tests {
     fn the_last_line_of_a_log_says_why() {
         let scratch = Scratch::new("reason");
         let log = scratch.0.join("log");
-        fs::write(&log, "round 1\nerror: fio cannot be started\n\n").unwrap();
-        assert_eq!(reason(&log).unwrap(), "fio cannot be started");
+        for last in ["", "note: run with `RUST_BACKTRACE=1`\n"] {
+            fs::write(&log, format!("round 1\nerror: fio cannot be started\n\n{last}")).unwrap();
+            assert_eq!(reason(&log).unwrap(), "fio cannot be started");
+        }
     }
 }

@@ -114,6 +114,10 @@ fn figures(bytes: u64, took: Duration, busy: Duration) -> [f64; 2] {
 }
 
 impl Contender {
+    pub(super) fn is_kernel(self) -> bool {
+        matches!(self, Kernel)
+    }
+
     pub(super) fn name(self) -> String {
         let pages = |pages: u64| if pages == 1 { "single pages".into() } else { format!("{pages} pages") };
         match self {

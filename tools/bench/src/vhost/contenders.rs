@@ -26,6 +26,8 @@ pub(super) const KERNEL: &str = "kernel zram, io_uring";
 pub(super) const KERNEL_CALLS: &str = "kernel zram, pread";
 pub(super) const QEMU_TMPFS: &str = "qemu-storage-daemon on tmpfs";
 pub(super) const QEMU_DISK: &str = "qemu-storage-daemon on the disk";
+/// The faster of both.
+pub(super) const QEMU: &str = "qemu-storage-daemon";
 
 /// Sequential writes that fill a device.
 const FILL: Case = Case::large("", true, 16);

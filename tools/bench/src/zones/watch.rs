@@ -1,4 +1,4 @@
-//! What a page cache has dirty in each zone, and how long writers pause, while a run is under way; and the chart of that.
+//! What a page cache has dirty in each zone while a run is under way; and the chart of that.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use spillway_core::{Attributes, Value};
 
-use crate::svg::{self, Chart, Line};
+use crate::svg::{Chart, Line};
 
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(250);
@@ -22,8 +22,6 @@ pub(super) struct Look {
     seconds: f64,
     /// Of each zone, the percentage of blocks that are dirty or being written back.
     unsaved: Vec<f64>,
-    /// Seconds for which writers have paused so far.
-    paused: f64,
 }
 
 /// Carries out `work`, and looks at a page cache meanwhile.
@@ -57,28 +55,21 @@ fn look(cache: &impl Attributes, begun: Instant) -> Result<Look> {
     Ok(Look {
         seconds: begun.elapsed().as_secs_f64(),
         unsaved: zones.iter().map(percent).collect::<Result<_>>()?,
-        paused: number(&cache.get("throttled_time")?)? / 1e3,
     })
 }
 
-/// Pauses in percent of the time, and what is unsaved of each of `zones`, which has a name, a place among the zones, and a colour.
+/// What is unsaved of each of `zones`, which has a name, a place among the zones, and a colour.
 pub(super) fn chart(title: &str, looks: &[Look], zones: &[(&str, usize, &str)]) -> Chart {
-    let paused = |pair: &[Look]| {
-        let time = pair[1].seconds - pair[0].seconds;
-        (pair[1].seconds, (100.0 * (pair[1].paused - pair[0].paused) / time).min(100.0))
-    };
-    let pauses = looks.windows(2).map(paused).collect();
     let zone = |&(name, zone, colour): &(&str, usize, &str)| Line {
         name: format!("{name} unsaved"),
         colour: colour.into(),
         points: looks.iter().map(|look| (look.seconds, look.unsaved[zone])).collect(),
     };
-    let first = Line { name: "writer pauses".into(), colour: svg::GREY.into(), points: pauses };
     Chart {
         title: title.into(),
         x: "seconds".into(),
         y: "percent".into(),
         y_max: 100.0,
-        lines: std::iter::once(first).chain(zones.iter().map(zone)).collect(),
+        lines: zones.iter().map(zone).collect(),
     }
 }

@@ -1,0 +1,37 @@
+//! The kernel's zram with a backing device, in an emulated machine: what it makes of a disk that others write in pages and in batches.
+
+use anyhow::Result;
+use spillway_fixture::emulated::{Recipe, System};
+
+use crate::emulated::Disks;
+use crate::results;
+use crate::rounds::Rounds;
+use crate::table::{figure, ratio, row};
+
+const RECIPE: Recipe = Recipe {
+    folder: "kernel-zram",
+    modules: &["virtio_pci", "virtio_blk", "zram"],
+    programs: &[],
+    init: include_str!("guest.sh"),
+};
+
+/// What the machine calls them, and how they are shown. zram is the first.
+const RUNS: [(&str, &str); 4] = [
+    ("zram", "zram's writeback"),
+    ("pages", "the disk, 4 KiB"),
+    ("batches", "the disk, 128 KiB"),
+    ("blocks", "the disk, 1 MiB"),
+];
+
+pub(crate) fn compare(rounds: Rounds) -> Result<()> {
+    let (system, disks) = (System::make(RECIPE), Disks::new()?);
+    let names = RUNS.map(|(name, _)| name);
+    let figures = rounds.measure_anew(|round| disks.rates(&system, &names, round))?;
+    let rows = RUNS
+        .iter()
+        .zip(&figures)
+        .map(|((_, name), rates)| row![*name, figure(rates, 1), ratio(rates, &figures[0])]);
+    let title = format!("E1 in an emulated machine with Linux {}: MiB a second", system.release());
+    let note = "zram wrote 32 MiB of incompressible idle pages; the disk was written by dd, O_DIRECT, one block at a time.";
+    results::show(rounds.table(&title, &["", "MiB/s", "to zram's"], rows.collect()).note(note))
+}

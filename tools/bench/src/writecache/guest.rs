@@ -1,0 +1,32 @@
+//! Linux's dm-writecache in an emulated machine: what its cache makes of large writes to a disk, by block size.
+
+use anyhow::Result;
+use spillway_fixture::emulated::{Recipe, System};
+
+use crate::emulated::Disks;
+use crate::results;
+use crate::rounds::Rounds;
+use crate::table::{figure, ratio, row};
+
+const RECIPE: Recipe = Recipe {
+    folder: "kernel-writecache-bench",
+    modules: &["virtio_pci", "virtio_blk", "dm-writecache"],
+    programs: &["/usr/sbin/dmsetup"],
+    init: include_str!("guest.sh"),
+};
+
+/// The disk itself, and caches by the bytes of their blocks.
+const RUNS: [&str; 5] = ["plain", "block512", "block1024", "block2048", "block4096"];
+
+pub(super) fn compare(rounds: Rounds) -> Result<()> {
+    let (system, disks) = (System::make(RECIPE), Disks::new()?);
+    let figures = rounds.measure_anew(|round| disks.rates(&system, &RUNS, round))?;
+    let plain = &figures[0];
+    let rows = RUNS.iter().zip(&figures).skip(1).map(|(run, rates)| {
+        row![run.trim_start_matches("block"), figure(rates, 0), figure(plain, 0), ratio(rates, plain)]
+    });
+    let title = format!("E4 in an emulated machine with Linux {}: MiB a second", system.release());
+    let note = "512 KiB writes by dd, O_DIRECT, one after the other in order, 448 MiB, no write-back; a fresh cache each.";
+    let head = ["block", "dm-writecache", "its disk", "of its disk"];
+    results::show(rounds.table(&title, &head, rows.collect()).note(note))
+}
