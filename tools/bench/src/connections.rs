@@ -17,8 +17,9 @@ const NAME: &str = "spillway";
 const COUNTS: [usize; 3] = [1, 4, 16];
 const MOST: usize = COUNTS[COUNTS.len() - 1];
 
-/// MiB that a connection uses of its device.
+/// MiB of a device that has one connection, and of the one that has all.
 const PART: usize = 64;
+const WHOLE: usize = MOST * PART;
 
 const OPS: [&str; 2] = ["randread", "randwrite"];
 
@@ -64,21 +65,21 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
 }
 
 /// Of every run of fio.
-const JOB: [&str; 4] =
-    ["--ioengine=nbd", "--size=64m", "--buffer_compress_percentage=50", "--refill_buffers"];
+const JOB: [&str; 3] = ["--ioengine=nbd", "--buffer_compress_percentage=50", "--refill_buffers"];
 
 /// A job for each connection.
 fn jobs(folder: &Path, to: To, count: usize) -> Vec<String> {
     let socket = socket_of(folder, NAME).display().to_string();
     let job = |number: usize| {
-        let (export, offset) = match to {
-            To::OneDevice => ("all".into(), number * PART),
-            To::OwnDevices => (format!("d{number}"), 0),
+        let (export, offset, size) = match to {
+            To::OneDevice => ("all".into(), number * WHOLE / count, WHOLE / count),
+            To::OwnDevices => (format!("d{number}"), 0, PART),
         };
         [
             format!("--name={number}"),
             format!("--uri=nbd+unix:///{export}?socket={socket}"),
             format!("--offset={offset}m"),
+            format!("--size={size}m"),
         ]
     };
     (0..count).flat_map(job).collect()
@@ -91,7 +92,7 @@ fn start(folder: &Path) -> Result<Contender> {
     };
     let devices: String = (0..MOST).map(|number| device(&format!("d{number}"), PART)).collect();
     let config = folder.join("devices.toml");
-    fs::write(&config, format!("memory = \"8G\"\n{}{devices}", device("all", MOST * PART)))?;
+    fs::write(&config, format!("memory = \"8G\"\n{}{devices}", device("all", WHOLE)))?;
     let [spillway, config] = [binary()?, config].map(|path| path.to_string_lossy().into_owned());
     server(NAME, folder, "all", &[&spillway, "serve", &config, "--socket", "SOCKET"])
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use spillway_core::random::Random;
 use spillway_fixture::emulated::{Machine, System};
 
@@ -30,7 +30,7 @@ impl Disks {
     }
 
     /// MiB a second of each of `runs`, which take turns in the order of this round, in a machine of its own. It says of each how many MiB
-    /// it has written, and when.
+    /// it has written, and when: see [`rate`].
     pub(crate) fn rates(&self, system: &System, runs: &[&str], round: usize) -> Result<Vec<f64>> {
         let order = drawn_order(runs.len(), round);
         let names: Vec<&str> = order.iter().map(|&turn| runs[turn]).collect();
@@ -45,12 +45,14 @@ impl Disks {
     }
 }
 
-/// From "MIB START END", in seconds.
+/// From "MIB BEGUN READY END", in seconds. What it took to be ready is taken off what it took from there to the end.
 fn rate(said: &str) -> Result<f64> {
     let numbers: Result<Vec<f64>, _> = said.split(' ').map(str::parse).collect();
-    let numbers = numbers.with_context(|| format!("three numbers are wanted: {said}"))?;
-    ensure!(matches!(numbers[..], [_, start, end] if start < end), "no time has passed: {said}");
-    Ok(numbers[0] / (numbers[2] - numbers[1]))
+    let numbers = numbers.with_context(|| format!("numbers are wanted: {said}"))?;
+    let &[mib, begun, ready, end] = &numbers[..] else { bail!("four numbers are wanted: {said}") };
+    let seconds = (end - ready) - (ready - begun);
+    ensure!(seconds > 0.0, "no time has passed: {said}");
+    Ok(mib / seconds)
 }
 
 #[cfg(test)]
@@ -58,9 +60,9 @@ mod tests {
     use super::rate;
 
     #[test]
-    fn a_rate_is_of_the_time_between_start_and_end() {
-        assert!((rate("32 5.25 9.25").unwrap() - 8.0).abs() < 1e-9);
-        for said in ["32 5 5", "32 5", "", "32 5 six"] {
+    fn a_rate_is_of_the_time_without_what_was_done_twice() {
+        assert!((rate("32 5.25 6.25 11.25").unwrap() - 8.0).abs() < 1e-9);
+        for said in ["32 5 6 7", "32 5 5", "", "32 5 5 six"] {
             assert!(rate(said).is_err(), "{said}");
         }
     }

@@ -62,6 +62,9 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
     rounds.show(&format!("E2: records of 16 KiB, {place}, ratios"), &head, rows.collect())
 }
 
+/// The row of these.
+pub(crate) const WORST: &str = "the worst of these";
+
 /// Of each column the ratio that is farthest below its bound, or nearest to it.
 fn worst(ratios: &[(String, [Figure; 3])]) -> (String, [Figure; 3]) {
     let margin = |figure: &Figure| {
@@ -72,7 +75,7 @@ fn worst(ratios: &[(String, [Figure; 3])]) -> (String, [Figure; 3]) {
         let figures = ratios.iter().map(|(_, figures)| &figures[column]);
         figures.min_by(|a, b| margin(a).total_cmp(&margin(b))).expect("there are rows").clone()
     };
-    ("the worst of these".into(), [0, 1, 2].map(least))
+    (WORST.into(), [0, 1, 2].map(least))
 }
 
 /// The least ratios.

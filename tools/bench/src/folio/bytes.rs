@@ -20,7 +20,7 @@ const JOBS: u64 = 8;
 const AREA: u64 = 16 * MIB;
 
 /// MiB a second of the store: what a slower one does to the figures is shown and not chosen.
-pub(super) const RATES: [u64; 2] = [20, 10];
+pub(super) const RATES: [u64; 2] = [10, 20];
 
 /// Bytes that a mode writes below in a run, about, and most overwrites of a job.
 const RUN_BYTES: u64 = 16 * MIB;
@@ -99,7 +99,7 @@ async fn overwrite(seam: &Seam, job: u64, count: u64, [unit, granule]: [u64; 2],
 
 pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
-    let rates = &RATES[..rounds.pick(RATES.len(), 1)];
+    let rates = &RATES[rounds.pick(0, 1)..];
     let cases = rates.iter().flat_map(|rate| FOLIOS.map(|folio| (*rate, folio)));
     for (rate, (folio, fewer, faster)) in cases {
         let figures = rounds.measure(|round| {
@@ -148,7 +148,7 @@ pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
 pub(super) fn sectors(rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for folio in [4 << 10, 64 << 10] {
-        let figures = rounds.measure(|round| Ok(run(RATES[0], folio, 512, Mode::Block, round)?.to_vec()))?;
+        let figures = rounds.measure(|round| Ok(run(RATES[1], folio, 512, Mode::Block, round)?.to_vec()))?;
         rows.push(row![format!("{} KiB", folio >> 10), figure(&figures[0], 2).at_most(1.2)]);
     }
     let title = "Aligned overwrites of 512 bytes, block_size 512: bytes written below for each byte written";

@@ -2,6 +2,7 @@
 
 use super::outcome::Outcome;
 use super::parts::{SECTIONS, Section};
+use crate::streams::WORST;
 use crate::svg::Dot;
 use crate::table::{Bound, Cell, Figure, Table};
 
@@ -125,19 +126,9 @@ impl Judged<'_> {
     }
 }
 
-/// Each figure of a table, with its row and its column; once where it is repeated, as the worst of a column is.
-fn figures(table: &Table) -> Vec<(String, &Figure)> {
-    let mut found: Vec<(String, &Figure)> = Vec::new();
-    for (name, figure) in all_figures(table) {
-        if figure.bound.is_none() || found.iter().all(|(_, other)| *other != figure) {
-            found.push((name, figure));
-        }
-    }
-    found
-}
-
-fn all_figures(table: &Table) -> impl Iterator<Item = (String, &Figure)> {
-    table.rows.iter().flat_map(move |row| {
+/// Each figure of a table, with its row and its column; not of the row that repeats the worst of others.
+fn figures(table: &Table) -> impl Iterator<Item = (String, &Figure)> {
+    table.rows.iter().filter(|row| label(row) != WORST).flat_map(move |row| {
         let label = label(row);
         row.iter().zip(&table.head).filter_map(move |(cell, column)| {
             let Cell::Figure(figure) = cell else { return None };
@@ -186,6 +177,14 @@ mod tests {
             ["5 beyond the bound", "0.10 of the bound", "2.00 of the bound", "0.90 of the bound"]
         );
         assert_eq!((missed[2].shown(), missed[2].wanted()), ("20 us".into(), "<= 10".into()));
+    }
+
+    #[test]
+    fn the_worst_of_a_table_is_missed_once_and_equal_figures_of_two_rows_twice() {
+        let missed = || ratio(&[0.5], &[1.0]).at_least(1.0);
+        let rows = vec![row!["a", missed()], row!["b", missed()], row![WORST, missed()]];
+        let outcomes = [outcome("nbd", vec![table("t", rows)])];
+        assert_eq!(names(&Judgement::of(&outcomes).missed()), ["a: y", "b: y"]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn by_name<'a>(names: &[&'a str], figures: Figures<'a>) -> Vec<(&'a str, Figures
 }
 
 pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
-    let mut all = by_name(names, rates);
+    let all = by_name(names, rates);
     let thousands =
         |(name, rates): &(&str, Figures)| named(name, rates.iter().map(|rates| figure(rates, 1).times(1e-3)));
     let title = format!(
@@ -46,9 +46,10 @@ pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> 
         millis(1, rounds) as f64 / 1e3
     );
     rounds.show(&title, &heads(), all.iter().map(thousands).collect())?;
-    let qemu = better(&all, [QEMU_TMPFS, QEMU_DISK]);
-    all.retain(|(name, _)| ![QEMU_TMPFS, QEMU_DISK].contains(name));
-    all.push((QEMU, &qemu));
+    let (qemu, mut all): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|(name, _)| [QEMU_TMPFS, QEMU_DISK].contains(name));
+    let qemu = best(&qemu);
+    all.extend(qemu.iter().map(|rates| (QEMU, &rates[..])));
     let ours = all.iter().filter(|(ours, _)| [GUEST, TWO_QUEUES, SLEEPING].contains(ours));
     let pairs =
         ours.flat_map(|ours| all.iter().map(move |peer| (ours, peer))).filter(|((ours, _), (peer, _))| {
@@ -65,13 +66,13 @@ pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> 
     rounds.show("Ratio of ours to each, median over the rounds", &heads(), ratios.collect())
 }
 
-/// The higher rates of two set-ups of a peer, by case and round.
-fn better(all: &[(&str, Figures<'_>)], names: [&str; 2]) -> Vec<Vec<f64>> {
-    let rates = |name: &str| all.iter().find(|(of, _)| *of == name).expect("it takes part").1;
+/// The highest rates of the set-ups of a peer, by case and round; none where none takes part.
+fn best(set_ups: &[(&str, Figures<'_>)]) -> Option<Vec<Vec<f64>>> {
     let higher = |(one, other): (&Vec<f64>, &Vec<f64>)| {
         one.iter().zip(other).map(|(one, other)| one.max(*other)).collect()
     };
-    rates(names[0]).iter().zip(rates(names[1])).map(higher).collect()
+    let rates = set_ups.iter().map(|(_, rates)| rates.to_vec());
+    rates.reduce(|one, other| one.iter().zip(&other).map(higher).collect())
 }
 
 fn wanted(ours: &str, peer: &str, case: usize) -> f64 {

@@ -1,12 +1,16 @@
 # Follows emulated/begin.sh: `job` names block sizes of a fresh cache on vdb before vda, each with a run, and "plain" for vdb itself.
+# A run says its MiB, and the times at which it began, was prepared, and ended: what takes until then is taken off again, as dd does it twice.
 export DM_DISABLE_UDEV=1
-now() { cut -d' ' -f1 /proc/uptime; }
+zeroes() { dd if=/dev/zero of="$1" bs=512k count=896 $2 2>/dev/null || failed "writing $1"; }
 written() {
-    start=$(now)
-    dd if=/dev/zero of="$1" bs=512k count=896 oflag=direct 2>/dev/null || failed "$run"
-    echo "$run 448 $start $(now)"
+    read -r begun _ < /proc/uptime
+    zeroes /dev/null ""
+    read -r ready _ < /proc/uptime
+    zeroes "$1" oflag=direct
+    read -r end _ < /proc/uptime
 }
 
+written /dev/vdb
 for run in $(echo "$job" | tr , ' '); do
     case $run in
     plain) written /dev/vdb ;;
@@ -20,5 +24,6 @@ for run in $(echo "$job" | tr , ' '); do
         dmsetup remove wc --noudevsync || failed "dmsetup remove"
         ;;
     esac
+    echo "$run 448 $begun $ready $end"
 done
 off
