@@ -136,6 +136,26 @@ fn a_smaller_export_is_not_taken_for_the_same() {
     is_kept(&mut served, &server, &file);
 }
 
+/// Its connections are closed for that, and nothing is lost at first.
+#[test]
+fn a_server_that_cannot_be_used_again_once_its_size_was_asked_for_is_shown_as_lost() {
+    let (_folder, file) = file();
+    let upstream = Upstream::qemu(&file, &["-e", "8"]);
+    let proxy = Proxy::new(&upstream.socket());
+    let server = disk(&proxy.uri("")).start();
+    let shows =
+        |state: &str| until("it is shown", || (server.value("d", "connection") == state).then_some(()));
+    shows("up");
+    proxy.announce(Some(SIZE as u64 / 2));
+    thread::scope(|scope| {
+        let resized = scope.spawn(|| server.spillway(&["resize", "d"]).well());
+        shows("reconnecting");
+        proxy.announce(None);
+        resized.join().expect("no panic");
+    });
+    shows("up");
+}
+
 /// Its writes were durable at once, and nothing has a copy of them: with a cache that is flushed they could be lost.
 #[test]
 fn an_export_that_has_a_volatile_cache_now_is_not_taken_for_the_same() {

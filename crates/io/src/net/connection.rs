@@ -28,7 +28,8 @@ use std::task::{Context, Poll};
 
 use compio::BufResult;
 use compio::runtime::Submit;
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::sockopt::socket_linger;
+use rustix::net::{Shutdown, connect_unspec, shutdown};
 use spillway_core::session::{Intake, Session};
 use spillway_core::{IoBuf, LocalFuture, Phase, work};
 
@@ -398,6 +399,10 @@ impl Future for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // A receive in flight keeps the socket open for a moment. One that is to be reset is, before its session says that it is over.
+        if let Ok(Some(_)) = socket_linger(&self.socket) {
+            let _ = connect_unspec(&self.socket);
+        }
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }

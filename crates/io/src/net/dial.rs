@@ -4,7 +4,7 @@
 //! is served by worker `n`, as one of a client would be.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use crate::runtime::driver::kind_of;
 use crate::runtime::pool::Pool;
 use crate::runtime::workers::Workers;
 
-/// How long one address may take to answer.
+/// How long the addresses of a host may take to answer, one after the other.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a host may leave unacknowledged what was sent to it, in milliseconds, before its connection is closed.
@@ -86,16 +86,28 @@ fn connect(address: &ServerAddress) -> io::Result<OwnedFd> {
             Ok(socket.into())
         }
         ServerAddress::Tcp(host, port) => {
-            let mut last = io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
-            for address in (host.as_str(), *port).to_socket_addrs()? {
-                match TcpStream::connect_timeout(&address, PATIENCE) {
-                    Ok(socket) => return set_up(socket),
-                    Err(error) => last = error,
-                }
-            }
-            Err(last)
+            let addresses: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs()?.collect();
+            set_up(connect_to_first(&addresses)?)
         }
     }
+}
+
+/// How long each of several addresses may take, so that there is some time for the handshake.
+fn share(addresses: usize) -> Duration {
+    PATIENCE / (addresses as u32 + 1)
+}
+
+/// Connects to the first of the addresses that answers: where one drops what is sent to it, another may work.
+fn connect_to_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let patience = share(addresses.len());
+    let mut last = io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
+    for address in addresses {
+        match TcpStream::connect_timeout(address, patience) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn set_up(socket: TcpStream) -> io::Result<OwnedFd> {
@@ -106,6 +118,8 @@ fn set_up(socket: TcpStream) -> io::Result<OwnedFd> {
     if let Err(error) = sockopt::set_tcp_user_timeout(&socket, VANISHED_AFTER_MS) {
         tracing::debug!("an option of a connection is refused: {error}");
     }
+    // What was not acknowledged is never sent once it is closed: a write would come after newer ones of the next connection.
+    sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
     Ok(socket)
 }
 
@@ -118,4 +132,57 @@ impl Admission for Outgoing {
     }
 
     fn establish(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_sent_when_a_connection_is_closed_is_not_sent_later() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = connect(&ServerAddress::Tcp("127.0.0.1".into(), port)).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let mut socket = TcpStream::from(socket);
+        let (block, mut sent) = (vec![7; 1 << 20], 0);
+        // Until both buffers are full.
+        while let Ok(count) = socket.write(&block) {
+            sent += count;
+        }
+        drop(socket);
+        let (mut received, mut room) = (0, vec![0; 1 << 20]);
+        let error = loop {
+            match server.read(&mut room) {
+                Ok(0) => panic!("{received} bytes of {sent}, and an orderly end"),
+                Ok(count) => received += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        assert!(received < sent, "all {sent} bytes came after the connection was closed");
+    }
+
+    /// A queue that is full takes no connection, and says nothing.
+    #[test]
+    fn an_address_that_says_nothing_keeps_nobody_from_the_next() {
+        let full = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&full, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        listen(&full, 0).unwrap();
+        let silent = SocketAddr::try_from(getsockname(&full).unwrap()).unwrap();
+        let moment = Duration::from_millis(100);
+        let mut queued = Vec::new();
+        while let Ok(waiting) = TcpStream::connect_timeout(&silent, moment) {
+            queued.push(waiting);
+        }
+        let works = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let found = connect_to_first(&[silent, works.local_addr().unwrap()]).unwrap();
+        assert_eq!(found.peer_addr().unwrap(), works.local_addr().unwrap());
+        assert!((1..9).all(|count| share(count) * (count as u32) < PATIENCE), "the handshake needs time too");
+    }
 }

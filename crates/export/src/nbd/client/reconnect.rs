@@ -111,7 +111,7 @@ struct Outage<'a> {
     began: Duration,
     /// Before the next try.
     pause: Duration,
-    /// Nothing was lost, and nothing is said unless it takes more than a try.
+    /// Nothing was lost, and nothing is said, as long as no try has failed.
     quiet: bool,
     /// Why the last try failed, which is said once.
     said: String,
@@ -164,6 +164,8 @@ impl<'a> Outage<'a> {
             tracing::warn!("{}: {why}", self.link.settings.address);
             self.said = why;
         }
+        self.quiet = false;
+        self.link.set_up(false);
         if self.link.fail_in_time() {
             tracing::error!(
                 "{}: no connection within --origin-timeout: requests fail",
@@ -184,7 +186,7 @@ impl<'a> Outage<'a> {
 
     fn ended(self, active: usize) {
         let lasted = self.link.env.now().saturating_sub(self.began).as_secs_f64();
-        if !self.quiet || !self.said.is_empty() {
+        if !self.quiet {
             tracing::warn!("{}: connected again after {lasted:.1} s", self.link.settings.address);
         }
         self.link.open(active);
