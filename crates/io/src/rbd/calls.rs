@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_core::env::within;
 use spillway_core::storage::Moved;
 use spillway_core::sync::Ordering;
-use spillway_core::{ByteRange, Extent, FallocateMode, IoBuf, Kind, SECTOR, Workspace};
+use spillway_core::{ByteRange, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
 
 use super::completion::Completion;
 use super::image::OpenImage;
@@ -262,25 +262,28 @@ impl Image {
 
     /// Looks now and then whether the cluster answers and the lock is there, until the image is closed.
     pub(super) async fn keep(self: Arc<Self>) {
+        let mut asked = None;
         loop {
             let closed = self.closing.until(|| self.open.lock().is_none().then_some(()));
             if within(&*self.env, LONG, closed).await.is_some() {
                 return;
             }
-            self.ask().await;
+            self.ask(&mut asked).await;
         }
     }
 
-    /// Asks what only the cluster knows.
-    async fn ask(&self) {
+    /// Asks what only the cluster knows. What it has not answered is not asked again, as it has a thread until it is.
+    async fn ask(&self, asked: &mut Option<LocalFuture<Result<bool, i32>>>) {
         let Ok(image) = self.present() else { return };
         let begun = self.env.now();
-        match self.answer(call_on_blocking_thread(move || image.has_lock())).await {
+        let answer = asked.get_or_insert_with(|| Box::pin(call_on_blocking_thread(move || image.has_lock())));
+        match self.answer(answer).await {
             Ok(Ok(false)) => self.health.fenced(self.env.now()),
             Ok(Err(errno)) => _ = self.kind_of(errno),
             Ok(Ok(true)) => self.health.answered(begun, true, self.env.now()),
-            Err(_) => {}
+            Err(_) => return self.health.look_for_room(self.env.now()),
         }
+        *asked = None;
         self.health.look_for_room(self.env.now());
     }
 

@@ -49,6 +49,8 @@ pub(super) struct Watcher {
 
 /// Bit of `rbd_get_features`: one client at a time may write.
 pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
+/// Bit of `rbd_get_features`: stripes are not whole objects.
+pub(super) const FEATURE_STRIPING: u64 = 1 << 1;
 /// The mode of a lock that one client has.
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
 /// Flag of `rbd_aio_write_zeroes`: what is zeroed stays allocated.
@@ -109,6 +111,8 @@ functions! {
         fn rados_ioctx_destroy(Pool);
     }
     RBD {
+        /// Writes the version of the library: three numbers.
+        fn rbd_version(*mut c_int, *mut c_int, *mut c_int);
         /// Blocks; the snapshot may be null. To be ended by `rbd_close`.
         fn rbd_open(Pool, *const c_char, *mut Image, *const c_char) -> c_int;
         /// The same, and nothing is written.
@@ -119,6 +123,8 @@ functions! {
         fn rbd_stat(Image, *mut ImageState, usize) -> c_int;
         /// May block.
         fn rbd_get_features(Image, *mut u64) -> c_int;
+        /// Writes how many bytes come from the parent; 0 without one. May block.
+        fn rbd_get_overlap(Image, *mut u64) -> c_int;
         /// Writes at most so many bytes, with a zero at the end.
         fn rbd_get_id(Image, *mut c_char, usize) -> c_int;
         /// Takes the lock and keeps it. Blocks.
