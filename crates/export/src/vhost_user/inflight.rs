@@ -227,9 +227,15 @@ impl Unflushed {
         first
     }
 
+    /// With the turn. Where the state says that there are writes, so does the memory: others look at the state alone.
     fn mark(&self, state: u32) {
+        if state != 0 {
+            self.note(UNFLUSHED_AT, true);
+        }
         self.state.store(state, Ordering::Release);
-        self.note(UNFLUSHED_AT, state != 0);
+        if state == 0 {
+            self.note(UNFLUSHED_AT, false);
+        }
     }
 
     /// A write is about to be acknowledged.

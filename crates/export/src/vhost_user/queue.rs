@@ -167,14 +167,14 @@ impl BlockQueue {
         drop_front(&mut readable, HEADER_LEN as u64);
         // The device may take what this export does not.
         if command.changes() && self.parts.export.geometry().read_only {
-            return Ok(self.finish(memory, &ticket, status::IO_ERROR, &[])?);
+            return self.finish(memory, &ticket, status::IO_ERROR, &[]);
         }
         match command {
             Command::Read | Command::Write => self.transfer(memory, Transfer { ticket, offset, readable }),
             Command::Flush => self.flush(memory, ticket),
             Command::Identify => self.identify(memory, &ticket),
             Command::Discard | Command::WriteZeroes => self.bare(memory, ticket, &readable),
-            Command::Unknown => Ok(self.finish(memory, &ticket, status::UNSUPPORTED, &[])?),
+            Command::Unknown => self.finish(memory, &ticket, status::UNSUPPORTED, &[]),
         }
     }
 
@@ -184,7 +184,7 @@ impl BlockQueue {
         let len = name.len().min(ID_LEN);
         id[..len].copy_from_slice(&name[..len]);
         let room = (bytes_of(&ticket.writable) - 1).min(ID_LEN as u64) as usize;
-        Ok(self.finish(memory, ticket, status::OK, &id[..room])?)
+        self.finish(memory, ticket, status::OK, &id[..room])
     }
 
     fn flush(&mut self, memory: &GuestMemory, mut ticket: Ticket) -> Result<(), Broken> {
@@ -194,7 +194,7 @@ impl BlockQueue {
                 device,
                 "a flush fails: a former server has lost writes that it had acknowledged"
             );
-            return Ok(self.finish(memory, &ticket, status::IO_ERROR, &[])?);
+            return self.finish(memory, &ticket, status::IO_ERROR, &[]);
         }
         ticket.flush = self.parts.unflushed.begin_flush();
         self.submit(memory, ticket, Request::flush())
@@ -210,7 +210,7 @@ impl BlockQueue {
         }
         let zeroes = ticket.command == Command::WriteZeroes;
         let Some(Extent { offset, len, unmap }) = extent.filter(|extent| zeroes || !extent.unmap) else {
-            return Ok(self.finish(memory, &ticket, status::UNSUPPORTED, &[])?);
+            return self.finish(memory, &ticket, status::UNSUPPORTED, &[]);
         };
         let range = spillway_core::ByteRange::new(offset.min(u64::MAX - len), len);
         spend_for(len);
@@ -228,7 +228,7 @@ impl BlockQueue {
         };
         let most = u64::from(self.parts.limits.payload_len_max);
         if len == 0 || !len.is_multiple_of(SECTOR) || len > most {
-            return Ok(self.finish(memory, &transfer.ticket, status::IO_ERROR, &[])?);
+            return self.finish(memory, &transfer.ticket, status::IO_ERROR, &[]);
         }
         self.segments += spilled(&transfer);
         match self.pipeline.equip(transfer, len as usize, UNSENT) {

@@ -3,10 +3,10 @@
 use spillway_core::{Reply, work};
 
 use super::super::block::{self, Command, status};
-use super::super::memory::{GuestMemory, NotShared};
+use super::super::memory::GuestMemory;
 use super::super::pieces::{copy_in, spare_of};
 use super::super::ring::{Broken, bytes_of};
-use super::{BlockQueue, Never, Ticket};
+use super::{BlockQueue, CUT_OFF, Never, Ticket};
 use crate::pipeline::Outcome;
 use crate::statistics::Counter;
 
@@ -22,7 +22,7 @@ impl BlockQueue {
             self.segments -= spare_of(&ticket.writable);
         }
         if result.is_err() {
-            return Ok(self.finish(memory, ticket, status::IO_ERROR, &[])?);
+            return self.finish(memory, ticket, status::IO_ERROR, &[]);
         }
         match ticket.command {
             // What was discarded may come back: no discard is lost.
@@ -38,23 +38,26 @@ impl BlockQueue {
             }
             _ => &[],
         };
-        Ok(self.finish(memory, ticket, status::OK, content)?)
+        self.finish(memory, ticket, status::OK, content)
     }
 
-    /// Writes `content` and the status, and gives the request back.
+    /// Writes `content` and the status, and gives the request back; not where they were written in place of memory that is gone.
     pub(super) fn finish(
         &mut self,
         memory: &GuestMemory,
         ticket: &Ticket,
         status: u8,
         content: &[u8],
-    ) -> Result<(), NotShared> {
+    ) -> Result<(), Broken> {
         self.count(ticket.command, status, content.len());
         let Some(ring) = &mut self.ring else { return Ok(()) };
         work::spend_bytes(content.len(), work::BYTES_COPIED);
         let status_at = bytes_of(&ticket.writable) - 1;
         copy_in(memory, &ticket.writable, 0, content)?;
         copy_in(memory, &ticket.writable, status_at, &[status])?;
+        if !memory.is_whole() {
+            return Err(CUT_OFF);
+        }
         if let Some(inflight) = &self.parts.inflight {
             inflight.give_back(ticket.head);
         }

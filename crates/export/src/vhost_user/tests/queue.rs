@@ -225,6 +225,21 @@ fn nothing_is_written_that_was_read_from_memory_that_is_gone() {
 }
 
 #[test]
+fn nothing_is_answered_that_was_written_to_memory_that_is_gone() {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    fixture.device.hold();
+    guest.request(IN, 0, &[], 512);
+    poll(&mut queue);
+    queue.stop();
+    guest.heap.gone.store(true, Ordering::SeqCst);
+    fixture.device.release(1);
+    poll(&mut queue);
+    assert!(queue.broken().is_some_and(|why| why.contains("cut off")));
+    assert_eq!((queue.pending(), guest.used()), (0, Vec::new()));
+}
+
+#[test]
 fn a_queue_that_stops_answers_what_it_has_taken_and_leaves_the_rest() {
     let (fixture, mut guest) = (Fixture::new(), Guest::new());
     let parts = fixture.parts(&guest);
