@@ -34,8 +34,12 @@ pub(super) enum BlockDevice {
 pub(super) fn attached(folder: &RuntimeFolder, row: &DeviceRow) -> Result<Vec<BlockDevice>> {
     let mut found = of_nbd(folder, &row.name);
     if let Some(file) = shown_file(row) {
-        let shown = ShownFile::at(&file, &row.name, folder.owner()?)?;
-        found.extend(shown.loop_devices()?.into_iter().map(BlockDevice::Loop));
+        match ShownFile::at(&file, &row.name, folder.owner()?) {
+            Ok(shown) => found.extend(shown.loop_devices()?.into_iter().map(BlockDevice::Loop)),
+            // Its mount is gone: what is attached by NBD can be detached all the same.
+            Err(_) if !found.is_empty() && matches!(file.try_exists(), Ok(false)) => {}
+            Err(why) => return Err(why.into()),
+        }
     }
     Ok(found)
 }
