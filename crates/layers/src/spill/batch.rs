@@ -5,7 +5,6 @@ use std::sync::Arc;
 use spillway_core::{IoBuf, Kind, mutant};
 
 use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
-use super::space::Taker;
 use super::store::{Count, Location, Owner, Spilled, Store};
 use super::streams::{Claim, OpenSegment, Stream, tail_bytes};
 
@@ -102,7 +101,7 @@ impl Batch {
         while done < self.records.len() {
             let claim = self.claim(done, owner).await;
             // Not the file itself is full then.
-            let on_host = claim.is_ok() || self.store.space.has_room(Taker::Content);
+            let on_host = claim.is_ok() || self.store.space.has_room(self.stream.taker());
             let written = match claim {
                 Ok(claim) => self.write_claim(done, claim, &mut publish).await,
                 Err(kind) => Err(kind),
@@ -111,9 +110,8 @@ impl Batch {
                 Ok(count) => done += count,
                 // Boxed, because the cleaner writes batches itself.
                 Err(Kind::NoSpace)
-                    if self.stream == Stream::Content
-                        && (Box::pin(self.store.give_up_copies(owner)).await
-                            || on_host && self.store.waits_for_room().await) => {}
+                    if self.stream == Stream::Content && Box::pin(self.store.give_up_copies(owner)).await
+                        || on_host && self.store.waits_for_room().await => {}
                 Err(kind) => {
                     let full = kind == Kind::NoSpace && self.stream == Stream::Content;
                     self.store.add(Count::Full, u64::from(full));
@@ -169,7 +167,11 @@ impl Batch {
         let end = self.used.min(len);
         buf[end..len].fill(0);
         buf.narrow(0, len);
-        let (result, mut buf) = self.store.write_at(segment, at, buf).await;
+        let (result, mut buf) = match self.stream {
+            Stream::Content => self.store.write_at(segment, at, buf).await,
+            // It has few segments, and each try in another place would use some of one up.
+            Stream::Cleaner => self.store.write_patiently(segment, at, buf).await,
+        };
         buf.unnarrow(0, whole);
         self.buf = buf;
         if !mutant::on("spill: take a failed write for done") {

@@ -86,7 +86,7 @@ impl Zram {
         let streams =
             if config.max_comp_streams == 0 { Config::default_streams() } else { config.max_comp_streams };
         let decoders = Decoders::default();
-        decoders.choose(&[choice.codec], &budget).map_err(no_room_to_begin)?;
+        decoders.choose(Decoders::charge(&[choice.codec], &budget).map_err(no_room_to_begin)?);
         let share = Budget::share(&budget, Budget::UNLIMITED);
         let meter = Meter::new(env.clone());
         let core = Core {

@@ -1,5 +1,7 @@
 //! Files that are full: cleaned, refused with a count, and usable again once something is released.
 
+use std::time::Duration;
+
 use spillway_core::IoBuf;
 use spillway_sim::disk::{Call, Effect, Fault};
 
@@ -93,6 +95,27 @@ fn a_full_file_refuses_and_goes_on_when_something_is_released() {
     assert!(house.store.count(Count::SegmentsCleaned) > 0);
     assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
     house.verify();
+}
+
+/// A stop waits for room on the host, also where it is wanted for what has to be copied before there is room in the file.
+#[test]
+fn cleaning_waits_for_room_on_the_host_as_other_writes_do() {
+    for first in (2..200).step_by(9) {
+        let fault =
+            |nth| Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::NoSpace), sticky: false };
+        let plan = Plan { faults: (first..first + 20).map(fault).collect(), ..Plan::default() };
+        let Ok((house, _)) = open(medium(), &settings(), plan, 3) else { continue };
+        house.store.wait_for_room(Duration::from_secs(300));
+        let mut next = 0;
+        while house.spill(vec![(next, bytes(next.into(), 4096))]).1.is_ok() {
+            next += 1;
+        }
+        (0..next).filter(|slot| slot % 3 != 0).for_each(|slot| house.release(slot));
+        house.spill_pages(next..next + next / 5, 7);
+        assert!(house.store.count(Count::SegmentsCleaned) > 0);
+        assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()), "from write {first} on");
+        house.verify();
+    }
 }
 
 /// Segments that are full of pages, or of short records in units of their own, are not copied again and again.

@@ -28,14 +28,17 @@ impl Default for Decoders {
 }
 
 impl Decoders {
-    /// Charges the decompressors of `codecs`, numbers in [`CODECS`], to `budget` and drops those of others. No reader is at work.
-    pub(crate) fn choose(&self, codecs: &[usize], budget: &Arc<Budget>) -> Result<(), Kind> {
+    /// What the decompressors of `codecs`, numbers in [`CODECS`], take of `budget`.
+    pub(crate) fn charge(codecs: &[usize], budget: &Arc<Budget>) -> Result<Charge, Kind> {
         let in_use = |codec: &usize| codecs.contains(codec);
         let bytes: u64 = (0..CODECS.len()).filter(in_use).map(|codec| CODECS[codec].decompressor_bytes).sum();
-        let charge = budget.hold(LANES as u64 * bytes)?;
+        budget.hold(LANES as u64 * bytes)
+    }
+
+    /// From now on they are those that were charged so; others are dropped. No reader is at work.
+    pub(crate) fn choose(&self, charge: Charge) {
         self.lanes.iter().for_each(|lane| *lane.lock() = Default::default());
         *self.charge.lock() = Some(charge);
-        Ok(())
     }
 
     /// Fills `page` from the object `bytes`, which the codec of that number has made.

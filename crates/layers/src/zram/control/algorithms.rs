@@ -4,6 +4,7 @@
 use spillway_core::{Error, Kind};
 
 use crate::zram::codec::codecs::PRIORITIES;
+use crate::zram::codec::decoders::Decoders;
 use crate::zram::codec::encoder::Choice;
 use crate::zram::codec::{self, CODECS, CodecIndex, Params};
 use crate::zram::device::{Core, Zram};
@@ -173,12 +174,14 @@ impl Core {
         let others = (0..PRIORITIES as u8).map(CodecIndex).filter(|other| *other != priority);
         let mut in_use: Vec<usize> = others.filter_map(|other| Some(self.choice(other)?.codec)).collect();
         in_use.push(choice.codec);
-        self.decoders.choose(&in_use, &self.fixed).map_err(refused)?;
-        if priority != CodecIndex::PRIMARY {
-            return self.codecs.set_secondary(priority, choice, &self.fixed).map_err(refused);
+        let decoders = Decoders::charge(&in_use, &self.fixed).map_err(refused)?;
+        if priority == CodecIndex::PRIMARY {
+            self.streams.choose(choice).map_err(refused)?;
+            self.codecs.set_primary(choice.codec);
+        } else {
+            self.codecs.set_secondary(priority, choice, &self.fixed).map_err(refused)?;
         }
-        self.streams.choose(choice).map_err(refused)?;
-        self.codecs.set_primary(choice.codec);
+        self.decoders.choose(decoders);
         Ok(())
     }
 }

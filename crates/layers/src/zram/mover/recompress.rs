@@ -127,15 +127,15 @@ pub(crate) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
     if core.size() == 0 || !order.can_be_carried_out(&core) {
         return Ok(());
     }
-    let least = match order.pages_max {
+    let laps = match order.pages_max {
         0 => return Ok(()),
-        u64::MAX => vec![0],
+        u64::MAX => vec![ANY_LEN],
         pages_max => largest_first(&core, &order, pages_max).await.map_err(why)?,
     };
     let (mut run, lap_bytes) = (Run::new(&core, order), core.size());
-    let work = core.works().begin(WorkKind::Recompress, Some(lap_bytes * least.len() as u64));
-    for (lap, least) in (0..).zip(least) {
-        run.len_min = least;
+    let work = core.works().begin(WorkKind::Recompress, Some(lap_bytes * laps.len() as u64));
+    for (lap, lens) in (0..).zip(laps) {
+        run.lens = lens;
         let take = |slots: Range<u64>, slice: &mut Slice| {
             work.reach(lap * lap_bytes + slots.start * PAGE as u64);
             run.take_some(slots, slice)
@@ -156,9 +156,9 @@ fn why(kind: Kind) -> Error {
     )
 }
 
-/// Bytes that objects have at least in the first lap, and in a second: so that those tried in both are the `pages_max` largest, but for
-/// less than a bucket.
-async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec<usize>, Kind> {
+/// Bytes that objects have in the first lap, and in a second, which tries none again: so that those tried in both are the `pages_max`
+/// largest, but for less than a bucket.
+async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec<Range<usize>>, Kind> {
     let mut pages = [0u64; BUCKETS];
     let count = |slots: Range<u64>, slice: &mut Slice| {
         let count =
@@ -172,8 +172,15 @@ async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec
         sum += pages[*bucket];
         sum >= pages_max
     });
-    Ok(bucket.map_or(vec![0], |bucket| vec![(bucket + 1) * BUCKET_BYTES, bucket * BUCKET_BYTES]))
+    let laps = |bucket: usize| {
+        let (least, below) = (bucket * BUCKET_BYTES, (bucket + 1) * BUCKET_BYTES);
+        vec![below..ANY_LEN.end, least..below]
+    };
+    Ok(bucket.map_or(vec![ANY_LEN], laps))
 }
+
+/// That of every object.
+const ANY_LEN: Range<usize> = 0..usize::MAX;
 
 /// A run on its way through the slots. The caller has the turn.
 pub(crate) struct Run<'a> {
@@ -184,8 +191,8 @@ pub(crate) struct Run<'a> {
     is_strongest: bool,
     /// Attempts left.
     left: u64,
-    /// Bytes that objects have at least.
-    len_min: usize,
+    /// Bytes that objects have.
+    lens: Range<usize>,
     page: Box<[u8; PAGE]>,
 }
 
@@ -201,7 +208,7 @@ impl<'a> Run<'a> {
         let encoder = core.codecs.encoder(order.target).expect("the codec of an order is in use");
         let is_strongest = core.codecs.secondaries().last().is_some_and(|(last, _)| *last == order.target);
         let left = order.pages_max;
-        Self { core, order, encoder, is_strongest, left, len_min: 0, page: Box::new([0; PAGE]) }
+        Self { core, order, encoder, is_strongest, left, lens: ANY_LEN, page: Box::new([0; PAGE]) }
     }
 
     /// Tries what is meant in `slots`, which lie in one page, until the slice is over; returns the slot to go on with, behind all of them
@@ -229,7 +236,7 @@ impl<'a> Run<'a> {
 
     fn means(&self, mark: Mark) -> bool {
         // The time is asked for after the mark is known: no access is later.
-        mark.len() >= self.len_min && self.order.means(mark, self.core.seconds())
+        self.lens.contains(&mark.len()) && self.order.means(mark, self.core.seconds())
     }
 
     /// Compresses the object of a slot again, if it still is what is meant.

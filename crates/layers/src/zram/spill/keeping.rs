@@ -219,10 +219,12 @@ impl<'a> Others<'a> {
                 self.push(index, slot, bytes, codec)
             }
             Slot::Spilled(away) => match self.core.read_record(index, away, &mut page).await {
-                Ok(bytes) => self.push(index, slot, bytes, away.codec),
-                Err(Kind::Corrupt) => self.push(index, slot, LOST, CodecIndex::PRIMARY),
+                Some(Ok(bytes)) => self.push(index, slot, bytes, away.codec),
+                Some(Err(Kind::Corrupt)) => self.push(index, slot, LOST, CodecIndex::PRIMARY),
                 // The checkpoint fails over it.
-                Err(_) => true,
+                Some(Err(_)) => true,
+                // It was cleaned meanwhile, and lies elsewhere.
+                None => true,
             },
             _ => self.push(index, slot, LOST, CodecIndex::PRIMARY),
         }

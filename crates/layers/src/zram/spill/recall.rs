@@ -114,15 +114,19 @@ impl Core {
         slot: SlotIndex,
         away: Away,
         into: &'a mut [u8; PAGE],
-    ) -> Result<&'a [u8], Kind> {
+    ) -> Option<Result<&'a [u8], Kind>> {
         let (backing, record) = (self.spill_file(), self.record(slot, away));
-        let _pin = backing.store.pin(&record);
+        let _pin = {
+            // While it is locked, what it names stays where it is.
+            let locked = self.table.lock(slot)?;
+            (locked.get() == Slot::Spilled(away)).then(|| backing.store.pin(&record))?
+        };
         let mut read = Err(Kind::Io);
         let take = |_, found: Result<&[u8], Kind>| {
             read = found.map(|bytes| into[..bytes.len()].copy_from_slice(bytes));
         };
         backing.store.read(&[record], take).await;
-        read.map(|()| &into[..away.len])
+        Some(read.map(|()| &into[..away.len]))
     }
 
     /// What may be brought back by reads that are made together: nothing from the high watermark on, for it would leave again, and nothing

@@ -13,6 +13,24 @@ fn statistics_have_the_kernels_columns() {
     assert_eq!(bench.show("io_stat"), "       0        0 0        2");
 }
 
+/// Its encoders may find no room where its decoders did.
+#[test]
+fn a_codec_that_is_refused_leaves_nothing_charged() {
+    let mut refused = 0;
+    for (name, value) in [("recomp_algorithm", "algo=zstd"), ("comp_algorithm", "zstd")] {
+        for room in (0..8 << 20).step_by(128 << 10) {
+            let bench = bench(Config::default());
+            let used = bench.budget.used();
+            bench.budget.set_limit(used + room);
+            if bench.run(bench.table.store(name, value)).is_err() {
+                assert_eq!(bench.budget.used(), used, "{name} with {room} bytes left");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 10, "{refused} were refused");
+}
+
 #[test]
 fn reset_takes_everything_back_and_restores_the_defaults() {
     let bench = bench(Config { comp_algorithm: "zstd", ..sized(4 << 20) });

@@ -255,6 +255,20 @@ fn what_no_checkpoint_can_name_is_written_again() {
     assert!(rewritten > 0, "no end of a segment was among the writes");
 }
 
+/// What is to be written again may be cleaned before, and its segment be free.
+#[test]
+fn a_record_that_its_slot_names_no_longer_is_not_read() {
+    let device = spilling(keeping(), medium(60));
+    device.fill(0..20, 1);
+    device.run(device.table.store("writeback", "page_indexes=0-19")).unwrap();
+    let core = device.zram.core.clone();
+    let slot = core.table.lock(SlotIndex(3)).map(|locked| locked.get());
+    let Some(Slot::Spilled(away)) = slot else { panic!("it is in the file") };
+    device.discard(0, 20 << 12);
+    let read = async move { core.read_record(SlotIndex(3), away, &mut [0; PAGE]).await.is_some() };
+    assert!(!device.run(Answer::pending(read)));
+}
+
 /// Of a disk whose writes fail now and then, or from some write on: all is kept, or the stop says that it is not.
 #[test]
 fn a_stop_whose_writes_fail_keeps_all_or_says_so() {

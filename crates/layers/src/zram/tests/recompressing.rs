@@ -114,6 +114,16 @@ fn of_so_many_pages_the_largest_are_tried() {
     assert_eq!(bench.number("recompressed_pages"), 6, "it does not come below 1200");
 }
 
+/// What a codec that is not the strongest cannot make smaller does not take the place of what comes behind it.
+#[test]
+fn pages_that_stay_as_they_are_are_tried_once_in_a_command() {
+    let bench = bench(with("algo=zstd priority=1, algo=deflate priority=3"));
+    (0..30).for_each(|index| bench.write(index, &noise(index)).unwrap());
+    (30..130).for_each(|index| bench.write(index, &digits(index, 1000)).unwrap());
+    bench.set("recompress", "max_pages=50");
+    assert_eq!(bench.number("recompressed_pages"), 20);
+}
+
 #[test]
 fn idle_pages_are_tried_once_and_count_as_accessed() {
     let bench = bench(with("algo=zstd"));
