@@ -38,6 +38,9 @@ pub(crate) struct Figure {
     pub(crate) is_ratio: bool,
     /// A ratio to another of ours.
     pub(crate) is_of_ours: bool,
+    /// A ratio to a peer that promises something else, or is not the fastest of its kind.
+    #[serde(default)]
+    pub(crate) is_no_claim: bool,
     pub(crate) bound: Option<Bound>,
 }
 
@@ -52,7 +55,8 @@ pub(crate) enum Bound {
 pub(crate) fn figure(values: &[f64], decimals: usize) -> Figure {
     let is_measured = values.iter().all(|value| value.is_finite());
     let values = if is_measured { values.to_vec() } else { Vec::new() };
-    Figure { values, decimals, unit: String::new(), is_ratio: false, is_of_ours: false, bound: None }
+    let [is_ratio, is_of_ours, is_no_claim] = [false; 3];
+    Figure { values, decimals, unit: String::new(), is_ratio, is_of_ours, is_no_claim, bound: None }
 }
 
 /// A figure that is measured once.
@@ -94,6 +98,12 @@ impl Figure {
     pub(crate) fn of_ours(self) -> Self {
         assert!(self.is_ratio, "other figures are to nobody");
         Self { is_of_ours: true, ..self }
+    }
+
+    /// A ratio that is no claim, however large.
+    pub(crate) fn no_claim(self) -> Self {
+        assert!(self.is_ratio, "claims are ratios");
+        Self { is_no_claim: true, ..self }
     }
 
     /// At least `wanted`, where that is not 0.

@@ -65,7 +65,7 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
 
 fn large(bench: &Bench, rounds: Rounds) -> Result<()> {
     let head = ["block", "one I/O a block", "large", "ratio (source)", "plain file", "its ratio", "of plain"];
-    let note = "The bound is the source's ratio at that block. \"Its ratio\" is that of the plain file to one I/O a block: no cache can have more.";
+    let note = "The bound is the source's ratio at that block. \"Its ratio\" is that of the plain file to one I/O a block, about the most that a cache can have.";
     let mut slopes = Vec::new();
     for depth in [1, 32] {
         let (rows, slope) = large_writes(bench, depth, rounds)?;

@@ -36,6 +36,7 @@ const LARGE_WAYS: usize = 4;
 
 /// Of each: writes until a flush is acknowledged, writes until all is in the cluster, and reads.
 const TRANSFERS: usize = 3;
+const DRAINED: usize = 1;
 
 impl Way {
     fn name(self) -> &'static str {
@@ -159,6 +160,8 @@ fn show_transfers(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
             let rate = figure(&of[at][one], 0);
             let to_librbd = match way {
                 Way::Librbd => "-".into(),
+                // It is in the cluster when it is acknowledged.
+                _ if one == DRAINED && of[at][one] == of[at][0] => "-".into(),
                 _ => Cell::from(ratio(&of[at][one], &of[0][one]).at_least(LARGE)),
             };
             [rate.into(), to_librbd]

@@ -64,7 +64,8 @@ impl<'a> Judgement<'a> {
         let sections = SECTIONS.iter().map(|section| section.title);
         let best = sections.filter_map(|title| {
             let of_it = self.judged.iter().filter(|judged| judged.section.title == title);
-            let ratios = of_it.filter(|judged| judged.figure.is_ratio && !judged.figure.is_of_ours);
+            let is_claim = |figure: &Figure| figure.is_ratio && !figure.is_of_ours && !figure.is_no_claim;
+            let ratios = of_it.filter(|judged| is_claim(judged.figure));
             ratios.filter(|judged| judged.worst() > 1.0).max_by(|a, b| a.worst().total_cmp(&b.worst()))
         });
         let mut best: Vec<_> = best.collect();
@@ -200,13 +201,14 @@ mod tests {
     fn claims_are_ratios_of_different_sections_that_hold_at_their_worse_end() {
         let wide = ratio(&[9.0, 9.0, 0.5], &[1.0; 3]).at_least(1.0);
         let own = ratio(&[99.0], &[1.0]).at_least(1.0).of_ours();
+        let other = ratio(&[99.0], &[1.0]).at_least(1.0).no_claim();
         let rows = |name: &str, value: f64| vec![row![name, ratio(&[value], &[1.0]).at_least(1.0)]];
         let mut outcomes = [
             outcome("nbd", vec![table("t", rows("nbd", 4.0)), table("t", rows("less", 3.0))]),
             outcome("spill", vec![table("t", rows("spill", 2.0)), table("t", vec![row!["wide", wide]])]),
             outcome("fuse", vec![table("t", rows("fuse", 5.0))]),
             outcome("scale", vec![table("t", vec![row!["no ratio", once(99.0, 1).at_least(1.0)]])]),
-            outcome("zones-store", vec![table("t", vec![row!["own", own]])]),
+            outcome("zones-store", vec![table("t", vec![row!["own", own], row!["other", other]])]),
             outcome("zram-codec", vec![table("t", rows("missed", 0.9))]),
         ];
         assert_eq!(names(&Judgement::of(&outcomes).claims()), ["fuse: y", "nbd: y", "spill: y"]);
