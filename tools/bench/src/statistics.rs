@@ -15,6 +15,11 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     sorted[(sorted.len() - 1) / 2]
 }
 
+/// The higher of two values of each round.
+pub(crate) fn higher(one: &[f64], other: &[f64]) -> Vec<f64> {
+    one.iter().zip(other).map(|(one, other)| one.max(*other)).collect()
+}
+
 /// The interval that holds the median with 95 % confidence, by percentile bootstrap: rounds are drawn with replacement, and 2.5 % of the
 /// medians of such draws lie below it, 2.5 % above. None of fewer than two values.
 ///

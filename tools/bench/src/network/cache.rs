@@ -9,6 +9,7 @@ use super::rig::{Rig, address};
 use crate::fio::{Case, Contender, Finished, case, finish};
 use crate::results;
 use crate::rounds::{Rounds, drawn_order};
+use crate::statistics::higher;
 use crate::table::{figure, ratio, row};
 
 const WRITES: Case = case("4K writes", "randwrite", 4, 1, 16);
@@ -78,11 +79,6 @@ fn through_cache(rig: &Rig, choice: &Choice, rounds: Rounds) -> Result<[f64; 2]>
     Ok([written.seconds, written.seconds + drain].map(|seconds| written.requests / seconds))
 }
 
-/// The higher rate of each round.
-fn faster(one: &[f64], other: &[f64]) -> Vec<f64> {
-    one.iter().zip(other).map(|(one, other)| one.max(*other)).collect()
-}
-
 fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let row = |(choice, figures): (&Choice, &[Vec<f64>])| {
         let [cached, librbd, acknowledged, drained] = figures else {
@@ -96,7 +92,7 @@ fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
             // Of one disk here, and of several there.
             ratio(acknowledged, librbd).at_least(ACKNOWLEDGED).no_claim(),
             figure(drained, 2).times(1e-3),
-            ratio(drained, &faster(cached, librbd)).at_least(choice.drained),
+            ratio(drained, &higher(cached, librbd)).at_least(choice.drained),
         ]
     };
     let rows = CHOICES.iter().zip(figures.chunks(FIGURES)).map(row).collect();

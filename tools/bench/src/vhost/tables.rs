@@ -8,6 +8,7 @@ use super::contenders::{
 };
 use crate::nbd::{Codec, millis};
 use crate::rounds::Rounds;
+use crate::statistics::higher;
 use crate::table::{Figure, figure, named, once, ratio};
 
 /// Least ratios, by case, of one of ours to a peer; 0 where none is wanted.
@@ -68,11 +69,8 @@ pub(super) fn show_rates(names: &[&str], rates: &[Vec<f64>], rounds: Rounds) -> 
 
 /// The highest rates of the set-ups of a peer, by case and round; none where none takes part.
 fn best(set_ups: &[(&str, Figures<'_>)]) -> Option<Vec<Vec<f64>>> {
-    let higher = |(one, other): (&Vec<f64>, &Vec<f64>)| {
-        one.iter().zip(other).map(|(one, other)| one.max(*other)).collect()
-    };
     let rates = set_ups.iter().map(|(_, rates)| rates.to_vec());
-    rates.reduce(|one, other| one.iter().zip(&other).map(higher).collect())
+    rates.reduce(|one, other| one.iter().zip(&other).map(|(one, other)| higher(one, other)).collect())
 }
 
 fn wanted(ours: &str, peer: &str, case: usize) -> f64 {
