@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::interrupt;
 use crate::results;
 
 pub(crate) const JOB_BYTES: u64 = 256 << 20;
@@ -92,6 +93,7 @@ pub(crate) fn fio(contender: &Contender, case: &Case, limits: &str) -> Result<f6
 
 /// Runs fio to its end.
 pub(crate) fn finish(contender: &Contender, case: &Case, limits: &str) -> Result<Finished> {
+    interrupt::check()?;
     let mut command = Command::new("fio");
     command.args(["--name=job", "--group_reporting", "--refill_buffers", "--minimal", "--thread"]);
     command.args(["--buffer_compress_percentage=50", "--norandommap", "--randrepeat=0", "--rwmixread=70"]);

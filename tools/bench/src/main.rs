@@ -17,6 +17,7 @@ mod folio;
 mod fuse;
 mod fwrite;
 mod growth;
+mod interrupt;
 mod kernel_zram;
 mod loop_device;
 mod lz4;
@@ -87,11 +88,11 @@ cargo xtask bench hits CONTENDER      reads of 4 KiB that hit, for callgrind: ca
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match run(&words) {
+    match interrupt::keep().and_then(|()| run(&words)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            if interrupt::came() { interrupt::CODE.into() } else { ExitCode::FAILURE }
         }
     }
 }

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use spillway_core::random::Random;
 
+use crate::interrupt;
 use crate::results;
 use crate::table::{Cell, Table};
 
@@ -62,6 +63,7 @@ impl Rounds {
         for number in 1..=self.count {
             eprintln!("{} {}: round {number} of {}", self.command, self.part.unwrap_or_default(), self.count);
             let values = round(number)?;
+            interrupt::check()?;
             figures.resize_with(values.len().max(figures.len()), Vec::new);
             assert_eq!(values.len(), figures.len(), "every round has the same figures");
             figures.iter_mut().zip(values).for_each(|(figure, value)| figure.push(value));

@@ -1,5 +1,6 @@
 //! Starting cargo and other programs from the root of the workspace.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -115,12 +116,14 @@ fn emulated(root: &Path, program: &str, words: &[&str]) -> Result<()> {
     succeed(command(root).arg("run").args(package).args(["--bin", program, "--"]).args(words))
 }
 
-/// The benchmarks, in a release build.
+/// The benchmarks, in a release build. They take the place of this process, so that a signal to it is one to them.
 pub(crate) fn bench(root: &Path, words: &[&str]) -> Result<()> {
     let features = if words.first() == Some(&"scale") { "count-locks" } else { "" };
     let program =
         ["run", "--release", "--quiet", "--package", "spillway-bench", "--features", features, "--"];
-    succeed(command(root).args(program).args(words))
+    let mut bench = command(root);
+    let why = bench.args(program).args(words).exec();
+    Err(why).with_context(|| format!("cannot start {}", shown(&bench)))
 }
 
 #[cfg(test)]

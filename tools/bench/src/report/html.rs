@@ -36,7 +36,8 @@ fn head(report: &Report) -> String {
         let _ = writeln!(text, "<p class=\"quiet\">{name}: {}</p>", escaped(&value));
     }
     text + "<p class=\"quiet\">A figure is the median over rounds in which all contenders take turns, a ratio the median of the ratios \
-            within each round. In square brackets: its interval of 95 %, by percentile bootstrap over the rounds.</p>\n</header>\n"
+            within each round. In square brackets: its interval, by percentile bootstrap over the rounds (of five the least and the greatest, which hold the \
+            median with 94 %).</p>\n</header>\n"
 }
 
 /// What is claimed, what was missed, what was not tried.

@@ -1,15 +1,18 @@
 //! Runs the parts whose outcome is not there yet, each in a process of its own.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::origin::{self, Origin};
 use super::outcome::Outcome;
 use super::parts::{Mode, Part};
+use crate::interrupt;
 use crate::results;
 
 /// Where and how parts run.
@@ -83,11 +86,27 @@ impl Runs {
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null());
         let start = Instant::now();
-        let status = command.stdout(said.try_clone()?).stderr(said).status()?;
+        let status = finished(command.stdout(said.try_clone()?).stderr(said), interrupt::came)?;
+        interrupt::check()?;
         outcome.seconds = start.elapsed().as_secs_f64();
         outcome.failure = (!status.success()).then(|| reason(&log)).transpose()?;
         outcome.take(&fs::read_to_string(&lines).unwrap_or_default())?;
         Ok(outcome)
+    }
+}
+
+/// Runs a part to its end; it and what it runs are told to end once `is_interrupted`.
+fn finished(command: &mut Command, is_interrupted: impl Fn() -> bool) -> Result<ExitStatus> {
+    let (mut part, mut is_told) = (command.process_group(0).spawn()?, false);
+    loop {
+        if let Some(status) = part.try_wait()? {
+            return Ok(status);
+        }
+        if is_interrupted() && !is_told {
+            interrupt::forward(&part)?;
+            is_told = true;
+        }
+        thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -163,6 +182,16 @@ mod tests {
         executed(&scratch, runs("a").origin, false, None);
         assert!((runs("b").left(&parts) - 21.0).abs() < 1e-9, "three runs of 7 s");
         assert!(runs("a").left(&parts).abs() < 1e-9, "nothing is left");
+    }
+
+    #[test]
+    fn an_interrupted_part_ends_by_itself_and_so_does_what_it_runs() {
+        let scratch = Scratch::new("interrupted");
+        let [ready, ended] = ["ready", "ended"].map(|name| scratch.0.join(name));
+        let mut part = Command::new("sh");
+        part.arg("-c").arg("trap 'touch ended; exit 3' INT; touch ready; sleep 1000").current_dir(&scratch.0);
+        let status = finished(&mut part, || ready.exists()).unwrap();
+        assert_eq!((status.code(), ended.exists()), (Some(3), true));
     }
 
     #[test]

@@ -30,11 +30,12 @@ pub(crate) fn compare(rounds: Rounds) -> Result<()> {
     let (system, disks) = (System::make(RECIPE), Disks::new()?);
     let names = RUNS.map(|(name, _)| name);
     let figures = rounds.measure_anew(|round| disks.rates(&system, &names, round))?;
-    let rows = RUNS
-        .iter()
-        .zip(&figures)
-        .map(|((_, name), rates)| row![*name, figure(rates, 1), ratio(rates, &figures[PAGES])]);
+    let (rates, worked) = figures.split_at(RUNS.len());
+    let rows = RUNS.iter().zip(rates.iter().zip(worked)).map(|((_, name), (rate, time))| {
+        row![*name, figure(rate, 1), ratio(rate, &rates[PAGES]), figure(time, 2), ratio(time, &worked[PAGES])]
+    });
     let title = format!("E1 in an emulated machine with Linux {}: MiB a second", system.release());
     let note = "zram wrote 32 MiB of incompressible idle pages; the disk was written by dd, O_DIRECT, one block at a time.";
-    results::show(rounds.table(&title, &["", "MiB/s", "to the disk's 4 KiB"], rows.collect()).note(note))
+    let head = ["", "MiB/s", "to the disk's 4 KiB", "processor, s a GiB", "that to the disk's 4 KiB"];
+    results::show(rounds.table(&title, &head, rows.collect()).note(note))
 }

@@ -21,12 +21,27 @@ const RUNS: [&str; 5] = ["plain", "block512", "block1024", "block2048", "block40
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let (system, disks) = (System::make(RECIPE), Disks::new()?);
     let figures = rounds.measure_anew(|round| disks.rates(&system, &RUNS, round))?;
-    let plain = &figures[0];
-    let rows = RUNS.iter().zip(&figures).skip(1).map(|(run, rates)| {
-        row![run.trim_start_matches("block"), figure(rates, 0), figure(plain, 0), ratio(rates, plain)]
+    let (rates, worked) = figures.split_at(RUNS.len());
+    let (plain, least) = (&rates[0], &worked[0]);
+    let rows = RUNS.iter().zip(rates.iter().zip(worked)).skip(1).map(|(run, (rate, time))| {
+        row![
+            run.trim_start_matches("block"),
+            figure(rate, 0),
+            figure(plain, 0),
+            ratio(rate, plain),
+            figure(time, 2),
+            figure(least, 2)
+        ]
     });
     let title = format!("E4 in an emulated machine with Linux {}: MiB a second", system.release());
     let note = "512 KiB writes by dd, O_DIRECT, one after the other in order, 448 MiB, no write-back; a fresh cache each.";
-    let head = ["block", "dm-writecache", "its disk", "of its disk"];
+    let head = [
+        "block",
+        "dm-writecache",
+        "its disk",
+        "of its disk",
+        "processor, s a GiB: dm-writecache",
+        "its disk",
+    ];
     results::show(rounds.table(&title, &head, rows.collect()).note(note))
 }

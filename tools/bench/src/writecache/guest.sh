@@ -1,13 +1,13 @@
 # Follows emulated/begin.sh: `job` names block sizes of a fresh cache on vdb before vda, each with a run, and "plain" for vdb itself.
-# A run says its MiB, and the times at which it began, was prepared, and ended: what takes until then is taken off again, as dd does it twice.
+# A run says its MiB, and `now` as it began, was prepared, and ended: what takes until it is prepared is taken off again, as dd does it twice.
 export DM_DISABLE_UDEV=1
 zeroes() { dd if=/dev/zero of="$1" bs=512k count=896 $2 2>/dev/null || failed "writing $1"; }
 written() {
-    read -r begun _ < /proc/uptime
+    begun=$(now)
     zeroes /dev/null ""
-    read -r ready _ < /proc/uptime
+    ready=$(now)
     zeroes "$1" oflag=direct
-    read -r end _ < /proc/uptime
+    end=$(now)
 }
 
 written /dev/vdb
