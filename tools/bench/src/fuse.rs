@@ -95,7 +95,7 @@ fn show(peers: &[Peer], rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let title = "fio on loop devices with direct I/O, depth 16 or 1, 4 for 1M, thousand requests a second";
     rounds.show(title, &heads, peers.iter().zip(&of).map(row).collect())?;
     let to = |ours: usize, peer: usize| {
-        // The other peer is faster than it, and damages what is written.
+        // qemu-storage-daemon is faster than nbdfuse, and damages what is written.
         let wanted = if peer == NBDFUSE { WANTED[ours] } else { [1.0; CASES.len()] };
         let to_it = |case: usize| ratio(&of[ours][case], &of[peer][case]).wanted(wanted[case]).no_claim();
         let name = format!("{} to {}", peers[ours].contender.name, peers[peer].contender.name);

@@ -1,9 +1,8 @@
 //! Signals that end a benchmark: it takes down what it has started, and then ends. A second one ends it at once.
 
 use std::process::Child;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};
