@@ -90,6 +90,11 @@ pub trait Session {
         false
     }
 
+    /// The peer keeps its place however long it is silent: it does not come back by itself.
+    fn stays(&self) -> bool {
+        false
+    }
+
     /// What is pending is still answered, and then the conversation is over: the peer, the server or a broken rule wants that.
     fn ends(&self) -> bool {
         self.finished()

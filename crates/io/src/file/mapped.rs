@@ -1,4 +1,4 @@
-//! A file or DAX device as memory: calls of [`Storage`] that copy, and are done when they return.
+//! A file or DAX device as memory: calls of [`Storage`] that copy, and are done when they return. Only msync takes longer, and has a thread.
 //!
 //! Durable without a system call is a mapping of persistent memory (MAP_SYNC) or of tmpfs, which is as durable as it gets: bytes go past
 //! the processor's caches to memory, each write ends with a fence, and `sync` has nothing left to do. On other files, and on other
@@ -19,6 +19,7 @@ use spillway_core::storage::Moved;
 use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 use crate::mutant;
+use crate::runtime::blocking::call_on_blocking_thread;
 
 const PAGE: usize = 4096;
 
@@ -177,6 +178,14 @@ fn fence() {
     }
 }
 
+/// Makes what was written to a range durable; where that is a system call that may take long, on a thread of its own.
+async fn settle(mapping: Arc<Mapping>, at: usize, len: usize, how: Durable) -> Result<(), Kind> {
+    if how == Durable::Stores {
+        return Ok(());
+    }
+    call_on_blocking_thread(move || mapping.settle(at, len, how)).await
+}
+
 /// An answer that is there.
 fn ready<T: 'static>(value: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(value))
@@ -208,14 +217,15 @@ impl Storage for MappedFile {
         Box::pin(async move {
             let (at, len) = (at as usize, buf.len() - done);
             mapping.write(at, &buf[done..], how);
-            let result = if durable { mapping.settle(at, len, how) } else { Ok(()) };
+            let result = if durable { settle(mapping, at, len, how).await } else { Ok(()) };
             (result.map(|()| len), buf)
         })
     }
 
     fn sync(&self) -> LocalFuture<Result<(), Kind>> {
         let (mapping, how) = (self.mapping.clone(), self.durable);
-        Box::pin(async move { mapping.settle(0, mapping.len, how) })
+        let len = mapping.len;
+        Box::pin(settle(mapping, 0, len, how))
     }
 
     fn zero(&self, _range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {

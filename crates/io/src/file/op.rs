@@ -7,14 +7,12 @@ use std::task::Poll;
 
 use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
-use compio::runtime::Runtime;
 use io_uring::{opcode, types};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{ReadWriteFlags, pread, pwritev2};
 use spillway_core::IoBuf;
 
-use crate::runtime::blocking::call_on_blocking_thread;
-
+use super::turns::{Turns, is_polling};
 use crate::mutant;
 
 /// What to do with the file.
@@ -42,6 +40,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 /// One operation, on its buffer from `done` on.
 pub(super) struct FileOp {
     fd: Arc<OwnedFd>,
+    turns: Arc<Turns>,
     act: Act,
     at: u64,
     done: usize,
@@ -49,9 +48,16 @@ pub(super) struct FileOp {
 }
 
 impl FileOp {
-    pub(super) fn new(fd: &Arc<OwnedFd>, act: Act, at: u64, buf: IoBuf, done: usize) -> Self {
+    pub(super) fn new(
+        fd: &Arc<OwnedFd>,
+        turns: &Arc<Turns>,
+        act: Act,
+        at: u64,
+        buf: IoBuf,
+        done: usize,
+    ) -> Self {
         assert!(done <= buf.len(), "{done} bytes are done of a buffer of {}", buf.len());
-        Self { fd: fd.clone(), act, at, done, buf }
+        Self { fd: fd.clone(), turns: turns.clone(), act, at, done, buf }
     }
 
     /// Whether it allocates or frees.
@@ -60,20 +66,28 @@ impl FileOp {
     }
 
     /// Runs the operation once; the result is a count of bytes or an errno.
-    pub(super) async fn run(mut self) -> (Result<usize, i32>, Self) {
+    pub(super) async fn run(self) -> (Result<usize, i32>, Self) {
         let (result, op) = if self.blocks() {
-            call_on_blocking_thread(move || (self.call(), self)).await
+            self.call_on_a_thread().await
         } else {
             let BufResult(result, op) = compio::runtime::submit(self).await;
-            (result, op)
+            match result {
+                // The kernel had no thread for it (io-wq), so that it was never begun: one of ours makes the call.
+                Err(why) if why.raw_os_error() == Some(libc::ECANCELED) => op.call_on_a_thread().await,
+                result => (result, op),
+            }
         };
         (result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)), op)
     }
 
     /// Whether the thread's driver has no way to make the call but to wait for it.
     fn blocks(&self) -> bool {
-        let polling = Runtime::with_current(|runtime| runtime.driver_type().is_polling());
-        polling || matches!(self.act, Act::Discard { .. })
+        is_polling() || matches!(self.act, Act::Discard { .. })
+    }
+
+    async fn call_on_a_thread(mut self) -> (io::Result<usize>, Self) {
+        let turns = self.turns.clone();
+        turns.call(move || (self.call(), self)).await
     }
 
     fn call(&mut self) -> io::Result<usize> {

@@ -18,6 +18,7 @@ use super::lock::failed;
 use super::mapped::MappedFile;
 use super::open_file::OpenFile;
 use super::options::{Direct, FileOptions};
+use super::turns::Turns;
 
 /// Largest preferred request that is believed, in bytes.
 const OPTIMAL_IO_MAX: u32 = 1 << 20;
@@ -78,7 +79,15 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
     }
     let Access { direct, memory_alignment, .. } = access;
     let durable = if direct { fd.clone() } else { claim.again(options)? };
-    let file = OpenFile { fd: fd.clone(), durable, geometry, block_device, direct, memory_alignment };
+    let file = OpenFile {
+        fd: fd.clone(),
+        durable,
+        geometry,
+        block_device,
+        direct,
+        memory_alignment,
+        turns: Turns::new(),
+    };
     Ok(Opened { storage: Arc::new(file), notes })
 }
 

@@ -1,6 +1,6 @@
 //! The calls of [`Storage`] on a descriptor. See [the module](super).
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
@@ -8,8 +8,11 @@ use spillway_core::storage::Moved;
 use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 use super::op::{Act, FileOp};
+use super::turns::Turns;
 use super::{extents, identity, length};
-use crate::runtime::blocking::call_on_blocking_thread;
+
+/// Of `linux/fs.h`, `_IOR(0x12, 114, size_t)`.
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 
 /// An open file or block device.
 pub(super) struct OpenFile {
@@ -24,6 +27,7 @@ pub(super) struct OpenFile {
     pub(super) direct: bool,
     /// Alignment of memory that the kernel asks for; 1 without O_DIRECT.
     pub(super) memory_alignment: usize,
+    pub(super) turns: Arc<Turns>,
 }
 
 impl Storage for OpenFile {
@@ -51,16 +55,23 @@ impl Storage for OpenFile {
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
-        Box::pin(perform(FileOp::new(&self.fd, Act::Read, at, buf, done)))
+        Box::pin(perform(FileOp::new(&self.fd, &self.turns, Act::Read, at, buf, done)))
     }
 
     fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
         let fd = if durable { &self.durable } else { &self.fd };
-        Box::pin(perform(FileOp::new(fd, Act::Write { durable }, at, buf, done)))
+        let (end, device) = (at + (buf.len() - done) as u64, self.block_device.then(|| self.fd.clone()));
+        let write = perform(FileOp::new(fd, &self.turns, Act::Write { durable }, at, buf, done));
+        Box::pin(async move {
+            let (result, buf) = write.await;
+            let is_gone =
+                result == Err(Kind::NoSpace) && device.is_some_and(|device| is_cut_off(&device, end));
+            (if is_gone { Err(Kind::Io) } else { result }, buf)
+        })
     }
 
     fn sync(&self) -> LocalFuture<Result<(), Kind>> {
-        let sync = |fd| FileOp::new(fd, Act::Sync, 0, IoBuf::empty(), 0);
+        let sync = |fd| FileOp::new(fd, &self.turns, Act::Sync, 0, IoBuf::empty(), 0);
         // Some file systems keep for each open file what was written to it.
         let plain = (!Arc::ptr_eq(&self.fd, &self.durable)).then(|| sync(&self.fd));
         let durable = sync(&self.durable);
@@ -74,6 +85,10 @@ impl Storage for OpenFile {
 
     fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         let len = range.len;
+        // The kernel would zero what is left of it, and say that it is done.
+        if self.block_device && is_cut_off(&self.fd, range.offset + len) {
+            return Box::pin(std::future::ready(Err(Kind::Io)));
+        }
         let allocate = |mode| Act::Allocate { mode: mode | FallocateFlags::KEEP_SIZE, len };
         let act = match mode {
             // Of a block device, punching asks for zeroes, which not every one that discards can make.
@@ -83,7 +98,7 @@ impl Storage for OpenFile {
             }
             FallocateMode::Zero => allocate(FallocateFlags::ZERO_RANGE),
         };
-        let op = FileOp::new(&self.fd, act, range.offset, IoBuf::empty(), 0);
+        let op = FileOp::new(&self.fd, &self.turns, act, range.offset, IoBuf::empty(), 0);
         Box::pin(async { perform(op).await.0.map(|_| ()) })
     }
 
@@ -92,8 +107,16 @@ impl Storage for OpenFile {
             return Answer::Done(Ok(vec![Extent::stored(range.len)]));
         }
         let (fd, block) = (self.fd.clone(), self.geometry.block_size.bytes());
-        Answer::pending(call_on_blocking_thread(move || Ok(extents::find(&fd, range, block, count_max))))
+        Answer::pending(self.turns.clone().call(move || Ok(extents::find(&fd, range, block, count_max))))
     }
+}
+
+/// Whether a block device ends before `end`: it has shrunk, or is gone, and then has no bytes. It has no room to run out of there.
+fn is_cut_off(device: &OwnedFd, end: u64) -> bool {
+    let mut len = 0_u64;
+    // SAFETY: the call writes a word at the address that it is given. Unlike lseek it takes no lock that a request holds.
+    let told = unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64, &raw mut len) };
+    told == 0 && len < end
 }
 
 /// Makes a call, again where the kernel was only interrupted.

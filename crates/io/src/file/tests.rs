@@ -17,6 +17,7 @@ use spillway_layers::file::File;
 
 use super::claim::Claim;
 use super::open_file::OpenFile;
+use super::turns::Turns;
 use super::{Direct, FileOptions, open};
 use crate::on_blocking_thread;
 use crate::runtime::driver::{Driver, DriverChoice};
@@ -212,7 +213,15 @@ fn a_lost_writeback_is_told_to_a_sync_whatever_other_calls_were_told() {
     let claim = Claim::take(&options).unwrap();
     let (fd, durable) = (claim.fd.clone(), claim.again(&options).unwrap());
     let geometry = spillway_core::Geometry::in_memory(4 << 20);
-    let file = OpenFile { fd, durable, geometry, block_device: true, direct: false, memory_alignment: 1 };
+    let file = OpenFile {
+        fd,
+        durable,
+        geometry,
+        block_device: true,
+        direct: false,
+        memory_alignment: 1,
+        turns: Turns::new(),
+    };
     let local = local(DriverChoice::Auto);
     let mut buf = IoBuf::new(3 << 20);
     buf.fill(1);
@@ -465,5 +474,23 @@ fn what_can_only_block_does_so_on_a_thread_of_its_own_and_its_buffers_count() {
             local(driver).block_on(on_blocking_thread(|| (std::thread::current().id(), IoBuf::new(1 << 20))));
         assert_ne!(there.0, std::thread::current().id());
         assert!(buffers.bytes_in_use() >= 1 << 20, "{} bytes", buffers.bytes_in_use());
+    }
+}
+
+/// Of a disk that is gone the kernel says that it has no room, and zeroes what it has of a range: nothing.
+#[test]
+fn a_block_device_that_has_shrunk_fails_and_is_not_full() {
+    for driver in BOTH {
+        let device = Loop::new();
+        let opened = device.open();
+        std::fs::File::options().write(true).open(&device.backing.0).unwrap().set_len(1 << 20).unwrap();
+        must("losetup", &["--set-capacity".as_ref(), device.path.as_os_str()]);
+        let local = local(driver);
+        let ask = |request| local.block_on(opened.device.submit(request)).result;
+        assert_eq!(ask(Request::write(2 << 20, IoBuf::zeroed(4096))), Err(Kind::Io));
+        let zero = |at, len| Request::bare(Op::WriteZeroes, ByteRange::new(at, len));
+        assert_eq!(ask(zero(2 << 20, 4096)), Err(Kind::Io));
+        assert_eq!(ask(zero(0, 4 << 20)), Err(Kind::Io));
+        assert_eq!(ask(zero(0, 4096)), Ok(()));
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, major, makedev, minor, open};
+use rustix::fs::{Mode, OFlags, major, makedev, minor, open, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
@@ -174,16 +174,30 @@ impl MountPoint {
         &self.0.place
     }
 
+    /// Has the kernel write what it keeps of it, unless something is mounted over it. The error is one of writing that nobody was told of
+    /// before (syncfs(2)).
+    pub fn write_back(&self) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let opened = self.here().and_then(|(_folder, place)| Ok(open(&place, flags, Mode::empty())?));
+        opened.map_or(Ok(()), |file| Ok(syncfs(file)?))
+    }
+
     /// Unmounts it, and nothing else: who owns a folder above may put a link in its place. `EBUSY` while it is in use, or something
     /// is mounted over it; `ENOENT` where the path leads elsewhere.
     pub fn unmount(&self) -> io::Result<()> {
+        let (_folder, place) = self.here()?;
+        Ok(unmount(&place, UnmountFlags::NOFOLLOW)?)
+    }
+
+    /// The way to it by the folder that it lies in, which is open.
+    fn here(&self) -> io::Result<(OwnedFd, PathBuf)> {
         let (Some(folder), Some(name)) = (self.0.place.parent(), self.0.place.file_name()) else {
             return Err(Errno::BUSY.into());
         };
         let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let place = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
         match mount_at(&place) {
-            Some(found) if found.id == self.0.id => Ok(unmount(&place, UnmountFlags::NOFOLLOW)?),
+            Some(found) if found.id == self.0.id => Ok((folder, place)),
             Some(found) if found.parent == self.0.id => Err(Errno::BUSY.into()),
             _ => Err(Errno::NOENT.into()),
         }

@@ -142,7 +142,7 @@ impl Connection {
     fn watch_peer(&mut self, asked: &Asked) {
         let receiving = *asked == Asked::Receiving;
         let pending = self.session.pending() > 0 || !self.session.output().is_empty();
-        if pending || self.session.owed() && !receiving {
+        if pending || self.session.owed() && !receiving || self.session.stays() {
             self.control.idle.end();
         } else {
             self.control.idle.begin(self.pool.clock.coarse_now());

@@ -245,8 +245,12 @@ impl Image {
         range: ByteRange,
         count_max: usize,
     ) -> Result<Vec<Extent>, Kind> {
-        let image = self.present()?;
-        let listing = call_on_blocking_thread(move || image.extents(range, count_max));
+        self.in_time(self.listing.take(1)).await?;
+        let (asks, image) = (Asks(self.clone()), self.present()?);
+        let listing = call_on_blocking_thread(move || {
+            let _asks = asks;
+            image.extents(range, count_max)
+        });
         let listed = self.answer(listing).await?;
         listed.map_err(|errno| self.kind_of(errno))
     }
@@ -288,9 +292,15 @@ impl Image {
     }
 
     pub(super) async fn close(self: Arc<Self>) {
-        let open = self.open.lock().take();
+        let (open, ended) = (self.open.lock().take(), self.end.lock().take());
         self.closing.wake_all();
-        let closing = call_on_blocking_thread(move || drop(open));
+        let closing = async {
+            call_on_blocking_thread(move || drop(open)).await;
+            // A call that is under way has it until then.
+            if let Some(ended) = ended {
+                let _ = ended.await;
+            }
+        };
         let patience = self.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
         if within(&*self.env, patience, closing).await.is_none() {
             tracing::warn!(
@@ -298,5 +308,14 @@ impl Image {
                 self.name
             );
         }
+    }
+}
+
+/// Asks what is stored, until it is dropped.
+struct Asks(Arc<Image>);
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.0.listing.give(1);
     }
 }

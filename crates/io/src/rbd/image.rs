@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null;
 
+use futures_channel::oneshot;
 use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_core::{ByteRange, Error, Extent, Kind};
 
@@ -23,6 +24,8 @@ pub(super) struct OpenImage {
     pub(super) changed: Box<AtomicBool>,
     watch: Option<u64>,
     connection: Connected,
+    /// Dropped last, for the one that waits for the end of the image.
+    pub(super) _end: Option<oneshot::Sender<()>>,
 }
 
 // SAFETY: librados and librbd allow calls on one handle from all threads at once.
@@ -64,6 +67,7 @@ impl OpenImage {
             changed: Box::default(),
             watch: None,
             connection,
+            _end: None,
         };
         open.watch(options)?;
         if !options.read_only && open.features(options)? & library::FEATURE_EXCLUSIVE_LOCK != 0 {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_channel::oneshot;
 use spillway_core::env::within;
 use spillway_core::storage::{Connection, Moved};
-use spillway_core::sync::{AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet};
+use spillway_core::sync::{AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, Semaphore};
 use spillway_core::{
     Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
     LocalFuture, Place, SECTOR, Storage, Workspace, Writers, task,
@@ -70,12 +71,16 @@ pub(super) struct Image {
     pub(super) name: String,
     /// Absent once it is closed.
     pub(super) open: Mutex<Option<Arc<OpenImage>>>,
+    /// Answered once it is closed, which the last call that uses it does.
+    pub(super) end: Mutex<Option<oneshot::Receiver<()>>>,
     pub(super) geometry: Geometry,
     pub(super) locked: bool,
     pub(super) size: AtomicU64,
     pub(super) timeout: Option<Duration>,
     /// Memory of calls where they may be given up: the caller has its own back then, and the call goes on.
     pub(super) room: Option<Workspace>,
+    /// Held by the one that asks what is stored, which has a thread until the cluster answers.
+    pub(super) listing: Semaphore,
     /// Ranges of changes that nobody waits for any more, and that the cluster may still do.
     pub(super) late: RangeSet,
     /// The image says that this one has written to it last.
@@ -89,7 +94,7 @@ pub(super) struct Image {
 
 impl Image {
     fn open(options: &RbdOptions, room: Option<Workspace>, env: Arc<dyn Env>) -> Result<Self, Error> {
-        let open = OpenImage::open(options)?;
+        let mut open = OpenImage::open(options)?;
         let name = options.name.to_string();
         let failed = |errno| {
             let kind = Kind::of_errno(errno);
@@ -116,9 +121,13 @@ impl Image {
             identity: identity_of(&open.identity(options)?),
             writers: (!options.read_only).then_some(Writers { last, own: (env.random() as u32).max(1) }),
         };
+        let (end, ended) = oneshot::channel();
+        open._end = Some(end);
         Ok(Self {
             locked: open.locked,
             open: Mutex::new(Some(Arc::new(open))),
+            end: Mutex::new(Some(ended)),
+            listing: Semaphore::new(1),
             geometry,
             size: AtomicU64::new(size),
             timeout: options.timeout,

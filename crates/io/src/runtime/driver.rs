@@ -22,8 +22,8 @@ pub(crate) const WAKES_MAX: usize = 16384;
 const RING_ENTRIES: u32 = 1024;
 
 /// Threads for calls that can only block, shared by all workers: each call on a file where the driver polls, few where it does not.
-const BLOCKING_THREADS_POLL: usize = 64;
-const BLOCKING_THREADS_IO_URING: usize = 8;
+pub(crate) const BLOCKING_THREADS_POLL: usize = 64;
+pub(crate) const BLOCKING_THREADS_IO_URING: usize = 8;
 
 /// What the caller wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

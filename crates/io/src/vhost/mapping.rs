@@ -30,12 +30,12 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 struct Watched {
     base: AtomicUsize,
     len: AtomicUsize,
+    /// Bytes of a page of its file.
+    page: AtomicUsize,
     gone: AtomicBool,
 }
 
-static WATCHED: [Watched; MAPPINGS_MAX] =
-    [const { Watched { base: AtomicUsize::new(0), len: AtomicUsize::new(0), gone: AtomicBool::new(false) } };
-        MAPPINGS_MAX];
+static WATCHED: [Watched; MAPPINGS_MAX] = [const { Watched::unused() }; MAPPINGS_MAX];
 
 /// Held while a place in [`WATCHED`] is taken.
 static TURN: Mutex<()> = Mutex::new(());
@@ -104,7 +104,7 @@ impl Mapping {
         if let Err(errno) = advised {
             tracing::debug!("a guest's memory may be part of a core dump: {errno}");
         }
-        let Some(watched) = watch(base, mapped_len) else {
+        let Some(watched) = watch(base, mapped_len, page as usize) else {
             // SAFETY: it was mapped with this length, and nobody has seen it.
             let _ = unsafe { munmap(base.as_ptr().cast::<c_void>(), mapped_len) };
             return Err(Error::new(
@@ -181,13 +181,14 @@ impl SharedMemory for Mapping {
 }
 
 /// Has the signal handler know of a mapping. `None` where it knows as many as it can.
-fn watch(base: NonNull<u8>, len: usize) -> Option<&'static Watched> {
+fn watch(base: NonNull<u8>, len: usize, page: usize) -> Option<&'static Watched> {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(handle_faults);
     let _turn = TURN.lock();
     let free = WATCHED.iter().find(|watched| watched.base.load(Ordering::Acquire) == 0)?;
     free.gone.store(false, Ordering::Relaxed);
     free.len.store(len, Ordering::Release);
+    free.page.store(page, Ordering::Release);
     free.base.store(base.as_ptr().expose_provenance(), Ordering::Release);
     Some(free)
 }
@@ -206,17 +207,23 @@ fn handle_faults() {
     assert_eq!(set, 0, "a signal that exists is given a handler");
 }
 
-/// Puts zeroes in the place of a mapping of which a part is gone. Any other fault is left to who handled it before.
+/// Puts zeroes in the place of a mapping of which a part is gone, or of the page alone where the system counts what may be written, and has
+/// no room for all of it. Any other fault is left to who handled it before.
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel hands over a description of the fault.
     let address = unsafe { (*info).si_addr() }.addr();
     match WATCHED.iter().find_map(|watched| watched.holds(address)) {
-        Some((watched, base, len)) => watched.replace(base, len),
+        Some((watched, base, len)) => watched.replace(base, len, address),
         None => pass_on(signal, info, context),
     }
 }
 
 impl Watched {
+    const fn unused() -> Self {
+        let [base, len, page] = [const { AtomicUsize::new(0) }; 3];
+        Self { base, len, page, gone: AtomicBool::new(false) }
+    }
+
     /// Itself and the mapping, if that has `address`. Read twice: the place may be given to another mapping meanwhile. One that has the address
     /// of a fault is in use by the thread that faults, and stays.
     fn holds(&self, address: usize) -> Option<(&Self, usize, usize)> {
@@ -226,20 +233,38 @@ impl Watched {
         (base != 0 && same && address.wrapping_sub(base) < len).then_some((self, base, len))
     }
 
-    fn replace(&self, base: usize, len: usize) {
+    fn replace(&self, base: usize, len: usize, address: usize) {
         self.gone.store(true, Ordering::Release);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: errno belongs to the thread that was interrupted, and is put back; the range is one that this module has mapped, and whose
-        // bytes are only ever copied. The system call itself may be made in a handler.
+        let page = self.page.load(Ordering::Acquire);
+        let place = (base + (address - base) / page * page, page);
+        // SAFETY: errno belongs to the thread that was interrupted, and is put back; the ranges are of one that this module has mapped, and
+        // whose bytes are only ever copied.
         unsafe {
             let errno = *libc::__errno_location();
-            let at = std::ptr::with_exposed_provenance_mut(base);
-            let placed = libc::mmap(at, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-            if placed == libc::MAP_FAILED {
+            if !put_zeroes((base, len)) && !put_zeroes(place) {
                 libc::abort();
             }
             *libc::__errno_location() = errno;
         }
+    }
+}
+
+/// Puts zeroes in the place of a range; whether the system has room for them. Where it has not, the range is as it was: a mapping that is
+/// made in its place and refused would leave nothing there on many kernels.
+///
+/// # Safety
+///
+/// Nobody relies on what the range holds. The system calls may be made in a handler.
+unsafe fn put_zeroes((base, len): (usize, usize)) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let place = std::ptr::with_exposed_provenance_mut::<c_void>(base);
+    // SAFETY: a new mapping replaces nothing; what it replaces when it is moved is the caller's to give.
+    unsafe {
+        let zeroes = libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0);
+        zeroes != libc::MAP_FAILED
+            && libc::mremap(zeroes, len, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, place)
+                != libc::MAP_FAILED
     }
 }
 
@@ -269,6 +294,8 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
     use super::*;
 
     #[test]
@@ -311,5 +338,32 @@ mod tests {
         let again = Mapping::new(&file, 0, 4096).unwrap();
         again.read(0, &mut bytes);
         assert_eq!((&bytes, again.is_whole()), (b"here", true), "the file has what was written before");
+    }
+    /// The limit belongs to the process, so that this test runs in one of its own.
+    #[test]
+    fn where_there_is_no_room_for_a_whole_mapping_a_page_is_replaced() {
+        let name = "vhost::mapping::tests::replaced_below_a_limit";
+        let program = std::env::current_exe().unwrap();
+        let mut test = std::process::Command::new(program);
+        let done = test.args(["--exact", name, "--ignored", "--nocapture"]).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    #[test]
+    #[ignore = "where_there_is_no_room_for_a_whole_mapping_a_page_is_replaced runs it"]
+    fn replaced_below_a_limit() {
+        let (file, mapping) = Mapping::create(1 << 30).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        let limit = Some(256 << 20);
+        setrlimit(Resource::Data, Rlimit { current: limit, maximum: limit }).unwrap();
+        for at in [512 << 20, 600 << 20] {
+            let mut bytes = [1; 4];
+            mapping.write(at, b"away");
+            mapping.read(at, &mut bytes);
+            assert_eq!((&bytes, mapping.is_whole()), (b"away", false), "a page of its own at {at}");
+        }
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(maps.contains("memfd:spillway"), "the rest is where it was");
     }
 }
