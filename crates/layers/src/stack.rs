@@ -185,6 +185,10 @@ const LIMITS: &str = "limits";
 /// The command that empties a part: one of the whole stack.
 const DRAIN: &str = "drain";
 
+/// The command that takes an origin's data away, and layers that would go on with what they have of it.
+const RESET: &str = "reset";
+const HOLDING: [&str; 3] = ["volatile", "write_cache", "page_cache"];
+
 impl Stack {
     /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error calls the part by its own of the `names`, which
     /// come in the same order, or else by its place in a file, and ends what was opened before; dropped, it leaves that as a crash would.
@@ -368,6 +372,15 @@ impl Attributes for Stack {
             return self.drain(value);
         }
         match self.find(name) {
+            Ok((_, RESET))
+                if let Some(holding) = self.parts.iter().find(|part| HOLDING.contains(&part.kind)) =>
+            {
+                let words = format!(
+                    "{} would still have what it holds: stop the device and start it again",
+                    holding.name
+                );
+                Answer::Done(Err(Error::invalid(words)))
+            }
             Ok((part, own)) => part.attributes.set(own, value),
             Err(unknown) => Answer::Done(Err(unknown)),
         }

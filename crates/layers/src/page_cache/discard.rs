@@ -105,7 +105,12 @@ impl Core {
     }
 
     /// Has the device below carry out a part of a request, and gives up what was dirty there.
-    async fn replace_part(&self, request: &Request, cleared: Cleared, slice: &mut Slice) -> Result<(), Kind> {
+    async fn replace_part(
+        self: &Arc<Self>,
+        request: &Request,
+        cleared: Cleared,
+        slice: &mut Slice,
+    ) -> Result<(), Kind> {
         let Cleared { part, dirty } = cleared;
         let bytes: u64 = dirty.iter().flat_map(Batch::ranges).map(|run| run.len).sum();
         if bytes < part.len {
@@ -120,15 +125,20 @@ impl Core {
         Ok(())
     }
 
-    /// Gives up what was taken, once the device below has zeroes there: as many runs at a time as would be written, and charged as these.
-    async fn give_up(&self, batch: Batch) -> Result<(), Kind> {
+    /// Gives up what was taken, once the device below has zeroes there: as many runs at a time as would be written, and charged as these. Then
+    /// writes the rest of the region, where a flush waits for that: it has made room before, and whether there is enough is no matter of a discard.
+    async fn give_up(self: &Arc<Self>, batch: Batch) -> Result<(), Kind> {
         let (at_once, charge) = self.charge(0, batch.ranges().count());
-        let _charge = self.batches.take(charge).await;
+        let charge = self.batches.take(charge).await;
         let flags = Flags { free: true, ..Flags::default() };
         let zero = |run| self.below.submit(Request { flags, ..Request::bare(Op::WriteZeroes, run) });
         let zeroed = stream::iter(batch.ranges().map(zero)).buffered(at_once);
         zeroed.fold(Ok(()), async |all: Result<(), Kind>, reply| all.and(reply.result)).await?;
-        batch.forgo();
+        // Who waits for memory holds none.
+        drop(charge);
+        if let Some(rest) = batch.forgo() {
+            self.write_back(rest).await;
+        }
         Ok(())
     }
 

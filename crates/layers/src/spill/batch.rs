@@ -5,6 +5,7 @@ use std::sync::Arc;
 use spillway_core::{IoBuf, Kind, mutant};
 
 use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
+use super::space::Taker;
 use super::store::{Count, Location, Owner, Spilled, Store};
 use super::streams::{Claim, OpenSegment, Stream, tail_bytes};
 
@@ -243,7 +244,7 @@ impl Store {
             self.settled.until(|| (!self.streams.are_closing()).then_some(())).await;
         }
         let taken = loop {
-            match self.space.take(stream.taker()) {
+            match self.take(stream.taker()) {
                 Some((segment, seq)) => break Taken { store: self, segment: Some(segment), seq },
                 // Boxed, because the cleaner writes batches itself.
                 None if stream == Stream::Content => Box::pin(self.make_room(owner)).await?,
@@ -262,6 +263,11 @@ impl Store {
         Ok(())
     }
 
+    /// Takes a free segment, of which the last unit can be written as far as is known, if there is such a one.
+    pub(super) fn take(&self, taker: Taker) -> Option<(u32, u64)> {
+        self.space.take(taker, |segment| self.set_aside.has(segment))
+    }
+
     /// A buffer for the end of the next segment; `None` while ends of others have them all.
     fn tail(&self) -> Option<Result<IoBuf, Kind>> {
         if self.streams.owe() {
@@ -270,10 +276,14 @@ impl Store {
         self.workspaces.tails.try_take(tail_bytes(self.layout())).map(Ok)
     }
 
-    /// What its last user has left there is not to be taken for the footer of the next.
+    /// What its last user has left there is not to be taken for the footer of the next. Where it cannot be written, other segments go first.
     pub(super) async fn zero_footer(&self, segment: u32) -> Result<(), Kind> {
         let at = self.layout().segment_bytes() - UNIT;
-        self.write_at(segment, at, IoBuf::zeroes(UNIT)).await.0
+        let written = self.write_at(segment, at, IoBuf::zeroes(UNIT)).await.0;
+        if written.is_err_and(|kind| kind != Kind::NoSpace) {
+            self.set_aside.mark(segment.into());
+        }
+        written
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::stats::Counters;
-use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Semaphore, WaitList, Work};
+use spillway_core::sync::{AtomicBool, AtomicU32, Marks, Ordering, Semaphore, WaitList, Work};
 use spillway_core::{
     BlockDevice, Budget, ByteRange, Charge, Env, Error, Kind, Op, Request, Seam, Works, Workspace, mutant,
 };
@@ -134,13 +134,30 @@ impl Store {
         if !mutant::on("spill: leave a file that is in use as kept")
             && let Err(error) = self.begin_use().await
         {
-            // Nothing else was written: the next start may have it.
-            let _ = self.write_superblocks(found).await;
-            return Err(error);
+            return Err(self.give_back(found, error).await);
         }
         self.punch_free().await;
         let name = &self.superblock.name;
         Ok(Some(format!("'{name}' has the {pages} pages that it stored before it was stopped")))
+    }
+
+    /// A start fails before anything else was written: the next one may have what is kept.
+    async fn give_back(&self, found: &Superblock, error: Error) -> Error {
+        self.stopped.store(true, Ordering::Relaxed);
+        let mut written = Ok(());
+        for at in self.superblocks() {
+            written = written.and(self.insist(async || self.write_superblock(at, found).await).await);
+        }
+        match written {
+            Ok(()) => error,
+            Err(_) => Error::new(
+                error.kind,
+                format!(
+                    "{}, also not to say that it keeps what it did: the next start may begin empty",
+                    error.message()
+                ),
+            ),
+        }
     }
 
     /// Has the file say that it is in use, and looks whether it does: a disk that has put the superblock elsewhere would show what was kept, or

@@ -63,13 +63,16 @@ impl Space {
         self.state.lock().count.saturating_sub(self.reserve(Taker::Content))
     }
 
-    /// Takes the lowest free segment, so that a file is no longer than it has to be, and the next sequence number.
-    pub(super) fn take(&self, taker: Taker) -> Option<(u32, u64)> {
+    /// Takes the lowest free segment, so that a file is no longer than it has to be, and the next sequence number. One that is `avoided` is
+    /// taken where there is no other.
+    pub(super) fn take(&self, taker: Taker, avoided: impl Fn(u64) -> bool) -> Option<(u32, u64)> {
         let mut state = self.state.lock();
         if state.count <= self.reserve(taker) {
             return None;
         }
-        let segment = self.free.next(0).expect("as many are free as were counted");
+        let lowest = self.free.next(0).expect("as many are free as were counted");
+        let mut free = std::iter::successors(Some(lowest), |segment| self.free.next(segment + 1));
+        let segment = free.find(|&segment| !avoided(segment)).unwrap_or(lowest);
         self.free.unmark(segment);
         state.count -= 1;
         let seq = state.next_seq;
@@ -131,15 +134,22 @@ mod tests {
     fn the_last_segments_are_for_the_cleaner_and_the_checkpoint() {
         let layout = Layout { shift: SEGMENT_SHIFT, segments: 5 };
         let space = Space::new(&layout);
-        assert_eq!((space.take(Taker::Content), space.for_content()), (Some((0, 1)), 1));
-        assert_eq!(space.take(Taker::Content), Some((1, 2)));
-        assert_eq!((space.take(Taker::Content), space.has_room(Taker::Cleaner)), (None, true));
-        assert_eq!([2, 3].map(|_| space.take(Taker::Cleaner).map(|taken| taken.0)), [Some(2), Some(3)]);
-        assert_eq!((space.take(Taker::Cleaner), space.take(Taker::Checkpoint)), (None, Some((4, 5))));
+        let take = |taker| space.take(taker, |_| false);
+        assert_eq!((take(Taker::Content), space.for_content()), (Some((0, 1)), 1));
+        assert_eq!(take(Taker::Content), Some((1, 2)));
+        assert_eq!((take(Taker::Content), space.has_room(Taker::Cleaner)), (None, true));
+        assert_eq!([2, 3].map(|_| take(Taker::Cleaner).map(|taken| taken.0)), [Some(2), Some(3)]);
+        assert_eq!((take(Taker::Cleaner), take(Taker::Checkpoint)), (None, Some((4, 5))));
         space.give(3, || ());
         space.give(1, || ());
         space.verify(5, |segment| [1, 3].contains(&segment));
-        assert_eq!(space.take(Taker::Checkpoint), Some((1, 6)), "the lowest, with a new number");
+        assert_eq!(take(Taker::Checkpoint), Some((1, 6)), "the lowest, with a new number");
+        space.give(1, || ());
+        let avoiding = |avoided: &[u64]| {
+            let taken = space.take(Taker::Checkpoint, |segment| avoided.contains(&segment));
+            taken.expect("one is free").0
+        };
+        assert_eq!([avoiding(&[1]), avoiding(&[1])], [3, 1], "what is avoided comes last");
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl Store {
         Ok(())
     }
 
-    async fn write_superblock(&self, at: u64, superblock: &Superblock) -> Result<(), Kind> {
+    pub(super) async fn write_superblock(&self, at: u64, superblock: &Superblock) -> Result<(), Kind> {
         let mut buf = self.workspaces.batches.take(UNIT).await;
         buf.copy_from_slice(&superblock.encode());
         self.device.submit(Request::write(at, buf).with_fua()).await.result
@@ -164,7 +164,7 @@ impl Store {
     }
 
     async fn next_page(self: &Arc<Self>, span: &mut CheckpointSpan) -> Result<Page<'_>, Kind> {
-        let (segment, seq) = self.space.take(Taker::Checkpoint).expect("its segments are in reserve");
+        let (segment, seq) = self.take(Taker::Checkpoint).expect("its segments are in reserve");
         self.insist(async || self.reach(segment).await).await?;
         self.segments.open(segment, seq);
         span.seq = if span.segments == 0 { seq } else { span.seq };

@@ -140,7 +140,7 @@ pub struct Store {
     pub(super) cleaning: Semaphore,
     /// Segments to be punched.
     pub(super) freeing: Marks,
-    /// Segments that cannot be cleaned.
+    /// Segments that cannot be cleaned; of free ones, those whose last unit cannot be written.
     pub(super) set_aside: Marks,
     /// Segments whose last unit may still have the footer of their last use.
     pub(super) stale: Marks,

@@ -179,11 +179,13 @@ impl Core {
             writing.landed();
         }
         drop(share);
+        // Before what may fail: a client that reads the zeroes and then flushes has them flushed.
+        self.bypass.count_end();
         if !batch.is_empty() {
             self.flush_origin().await?;
             batch.end_durable().await;
+            self.bypass.count_end();
         }
-        self.bypass.count_end();
         Ok(())
     }
 }

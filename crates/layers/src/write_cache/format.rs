@@ -88,9 +88,10 @@ impl OriginMark {
         padding
     }
 
-    /// Whether the two are the same origin, as far as can be told.
+    /// Whether the two are the same origin, as far as can be told. One that says who it is may have become larger.
     pub fn is(&self, other: &Self) -> bool {
-        self.bytes == other.bytes && !self.differs(other)
+        let has_grown = self.identity != 0 && self.identity == other.identity && self.bytes < other.bytes;
+        has_grown || self.bytes == other.bytes && !self.differs(other)
     }
 
     /// Whether another host has written to `origin` since that cache was opened.

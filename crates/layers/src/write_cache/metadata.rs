@@ -96,7 +96,7 @@ impl Layout {
 
 impl Core {
     fn metadata(&self) -> Metadata<'_> {
-        let (device, pieces, padding) = (&self.cache, &self.workspaces.pieces, *self.padding.lock());
+        let (device, pieces, padding) = (&self.cache, &self.workspaces.local, *self.padding.lock());
         Metadata { device, pieces, layout: &self.layout, padding, index: &self.index }
     }
 
@@ -130,7 +130,7 @@ impl Core {
         let lens: Vec<usize> = runs.iter().map(|run| self.layout.run_bytes(run)).collect();
         let mut answers = Vec::with_capacity(runs.len());
         let mut entries = 0;
-        for (blocks, mut buf) in runs.iter().zip(self.workspaces.pieces.take_each(&lens).await) {
+        for (blocks, mut buf) in runs.iter().zip(self.workspaces.local.take_each(&lens).await) {
             let metadata = self.metadata();
             metadata.encode(blocks.clone(), visible, seq_count, &mut buf);
             entries += buf.len() / ENTRY_LEN;

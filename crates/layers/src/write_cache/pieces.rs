@@ -1,14 +1,15 @@
 //! Stretches of one buffer that lie in several places: each is an I/O of its own.
 //!
 //! What is written leaves the request's own buffer, all stretches at once. A long stretch is read into that buffer, narrowed to it;
-//! short ones are read together, in buffers of a workspace, as many as fit in a batch. Two workspaces are charged when the cache is opened, and who needs both takes the
-//! buffer of a batch first: those who hold pieces wait only for the devices below.
+//! short ones are read together, in buffers of a workspace, as many as fit in a batch. Workspaces are charged when the cache is opened. Who
+//! needs that of batches too takes the buffer of a batch first: those who hold pieces wait only for the devices below. What waits for the
+//! origin, which may be away for hours, is held apart from what waits for the cache device alone.
 
 use std::ops::Range;
 
 use futures_util::future::join_all;
 use spillway_core::buffer::{ALIGNMENT, Shared};
-use spillway_core::{ByteRange, Flags, IoBuf, Kind, Op, Request, Seam};
+use spillway_core::{ByteRange, Flags, IoBuf, Kind, Op, Request, Seam, Workspace};
 use spillway_policy::merge;
 
 use super::device::Core;
@@ -73,7 +74,7 @@ impl Core {
         mut at: usize,
         results: &mut Vec<Result<(), Kind>>,
     ) -> IoBuf {
-        let charge = self.workspaces.pieces.take(parts.len() * PART_BYTES).await;
+        let charge = self.workspace_of(parts).take(parts.len() * PART_BYTES).await;
         let shared = Shared::new(buf, charge);
         let begin = |part: &Part<'_>| {
             let view = shared.view(at, part.len);
@@ -85,10 +86,15 @@ impl Core {
         shared.into_whole()
     }
 
-    /// Reads short parts in buffers of the workspace, and copies them to `bytes`.
+    fn workspace_of(&self, parts: &[Part<'_>]) -> &Workspace {
+        let waits_for_origin = parts.iter().any(|part| std::ptr::eq(part.device, &self.origin));
+        if waits_for_origin { &self.workspaces.pieces } else { &self.workspaces.local }
+    }
+
+    /// Reads short parts in buffers of a workspace, and copies them to `bytes`.
     async fn read_together(&self, parts: &[Part<'_>], bytes: &mut [u8], results: &mut Vec<Result<(), Kind>>) {
         let lens: Vec<usize> = parts.iter().map(|part| part.len).collect();
-        let buffers = self.workspaces.pieces.take_each(&lens).await;
+        let buffers = self.workspace_of(parts).take_each(&lens).await;
         let begin = |(part, own): (&Part<'_>, IoBuf)| part.device.submit(part.request(Op::Read, own));
         let answers: Vec<_> = parts.iter().zip(buffers).map(begin).collect();
         let mut rest = bytes;

@@ -119,3 +119,41 @@ fn where_zeroes_at_no_cost_are_refused_what_is_dirty_is_written_first() {
     assert_eq!(house.ask(discard(1, 2)).result, Ok(()));
     assert_eq!(seen(&house), [(Op::WriteZeroes, 1, 2), (Op::Write, 1, 2), (Op::Discard, 1, 2)]);
 }
+
+/// The engine never finds the region free: the first of them takes what the flush waits for, when its own is dropped.
+#[test]
+fn discards_that_follow_each_other_keep_no_flush_waiting() {
+    let house = House::new(&Config { page_cache_bytes_max: Some(20 << 20), ..mebibyte() });
+    (0..64).for_each(|block| house.write(2 * block, 1, 1));
+    [201, 301].into_iter().for_each(|block| house.write(block, 2, 1));
+    let first = house.spawn(house.submit(discard(201, 1)));
+    house.until("the first below", || !house.below.seen.lock().is_empty());
+    let flush = house.spawn(house.submit(Request::flush()));
+    house.until("the flush", || house.cache.core.wanted.load(Ordering::Relaxed) > 0);
+    assert_eq!((first.get(), house.number("nr_writeback")), (None, 1));
+    let mut second = house.submit(discard(301, 1));
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let zeroes = || house.below.seen.lock().iter().filter(|(op, _)| *op == Op::WriteZeroes).count();
+    while zeroes() < 2 && house.number("nr_writeback") < 2 {
+        let Answer::Pending(asked) = &mut second else { panic!("it is answered at once") };
+        assert!(asked.as_mut().poll(&mut context).is_pending() && house.world.go_on());
+    }
+    assert_eq!(house.number("nr_writeback"), 65, "what the flush waits for, and what the second is about");
+    let second = house.spawn(second);
+    house.until("all", || [&first, &flush, &second].iter().all(|one| one.get() == Some(Ok(()))));
+    assert_eq!((house.read(201, 1), house.read(301, 1), house.survivor(126)), (vec![0], vec![0], 1));
+}
+
+/// It asks for no room: what cannot be written of its region is for the flush that waits for that.
+#[test]
+fn a_discard_does_not_fail_where_the_rest_of_its_region_cannot_be_written() {
+    let house = House::new(&mebibyte());
+    house.write(0, 7, 8);
+    *house.below.full.lock() = Some(ByteRange::new(0, 32 << 20));
+    let dropped = house.spawn(house.submit(discard(2, 4)));
+    house.until("it below", || !house.below.seen.lock().is_empty());
+    let flush = house.spawn(house.submit(Request::flush()));
+    house.until("both", || dropped.get().is_some() && flush.get().is_some());
+    assert_eq!((dropped.get(), flush.get()), (Some(Ok(())), Some(Err(Kind::NoSpace))));
+    assert_eq!(house.read(0, 8), [7, 7, 0, 0, 0, 0, 7, 7]);
+}

@@ -7,6 +7,7 @@
 //! down to the blocks that cannot be written: they take no other with them.
 
 pub(super) mod ageing;
+mod batch;
 pub(super) mod ending;
 pub(super) mod saving;
 
@@ -20,6 +21,7 @@ use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
 use spillway_policy::dirty_regions::{End, RegionNumber, RegionState, Stamp};
 use spillway_policy::watermarks::Goal;
 
+pub(super) use self::batch::Batch;
 use super::device::Core;
 use super::device::counts::Count;
 use super::device::pressure::Pressure;
@@ -40,38 +42,6 @@ const WRITE_MEMORY: usize = 2048;
 
 /// Charged for each run of a batch, for its places in lists.
 const RUN_MEMORY: usize = 96;
-
-/// What was dirty of a region, on its way to the device below. Whatever happens to it, the cache learns how that ended.
-pub(super) struct Batch {
-    core: Arc<Core>,
-    region: RegionNumber,
-    /// What is written, and whether it has landed.
-    runs: Vec<(ByteRange, bool)>,
-    /// A run that fails is written again in parts.
-    pub(super) in_parts: bool,
-    end: End,
-    /// It was not written, and is not wanted any more.
-    dropped: bool,
-}
-
-impl Batch {
-    /// What is written.
-    pub(super) fn ranges(&self) -> impl Iterator<Item = ByteRange> {
-        self.runs.iter().map(|(run, _)| *run)
-    }
-
-    /// It is not wanted any more: none of it is dirty, and the cache forgets it.
-    pub(super) fn forgo(mut self) {
-        self.runs.iter_mut().for_each(|(_, landed)| *landed = true);
-        (self.end, self.dropped) = (End::Landed, true);
-    }
-}
-
-impl Drop for Batch {
-    fn drop(&mut self) {
-        self.core.end_batch(self);
-    }
-}
 
 impl Source for Core {
     type Batch = Batch;
@@ -248,33 +218,6 @@ impl Core {
         runs.iter().map(|run| run.len >> self.places.block_shift).sum()
     }
 
-    /// Dirty runs of a region that were taken are on their way.
-    pub(super) fn begin_batch(
-        self: &Arc<Self>,
-        shard: &mut Folios,
-        region: RegionNumber,
-        dirty: Vec<ByteRange>,
-    ) -> Batch {
-        let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
-        let (mut runs, mut all) = (Vec::new(), 0);
-        for run in dirty {
-            for piece in shard.pieces(run) {
-                let folio = shard.get_mut(piece.folio.unit).expect("it has dirty blocks");
-                let blocks = piece.blocks.len() as u64;
-                folio.state.begin_writeback(piece.blocks);
-                self.zones.begun(folio.zone(), blocks);
-                all += blocks;
-            }
-            let starts = (0..run.len).step_by(longest as usize);
-            runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
-        }
-        let before = self.dirty.fetch_sub(all, Ordering::Relaxed);
-        assert!(before >= all, "{all} dirty blocks of {before}");
-        self.moving.fetch_add(all, Ordering::Relaxed);
-        let runs = runs.into_iter().map(|run| (run, false)).collect();
-        Batch { core: self.clone(), region, runs, in_parts: false, end: End::Withdrawn, dropped: false }
-    }
-
     /// Writes the runs of a batch, each for itself, many at a time. What could not be written, and why.
     pub(super) async fn write_back(self: &Arc<Self>, mut batch: Batch) -> Vec<(ByteRange, Kind)> {
         let bytes = batch.ranges().map(|run| run.len).sum::<u64>() as usize;
@@ -362,37 +305,5 @@ impl Core {
         self.counts.add(Count::WritebackIos, 1);
         self.counts.add(Count::WrittenBytes, len);
         Ok(())
-    }
-
-    fn end_batch(self: &Arc<Self>, batch: &Batch) {
-        let (mut blocks, mut again) = (0, 0);
-        {
-            let mut shard = self.shard(batch.region).write();
-            for (run, landed) in &batch.runs {
-                for piece in shard.pieces(*run) {
-                    let folio = shard.get_mut(piece.folio.unit).expect("it stays while it is written back");
-                    let (zone, ended) = (folio.zone(), piece.blocks.len() as u64);
-                    let dirty = u64::from(folio.state.end_writeback(piece.blocks.clone(), *landed));
-                    if batch.dropped {
-                        folio.state.forget(piece.blocks);
-                    }
-                    self.zones.ended(zone, ended, dirty);
-                    let traffic = shard.count(zone);
-                    traffic.written += if *landed && !batch.dropped { ended } else { 0 };
-                    traffic.redirtied += dirty;
-                    (blocks, again) = (blocks + ended, again + dirty);
-                }
-            }
-            shard.dirty.ended(batch.region, batch.end, again);
-            self.dirty.fetch_add(again, Ordering::Relaxed);
-            self.moving.fetch_sub(blocks, Ordering::Relaxed);
-        }
-        assert!(again <= blocks, "{again} blocks of {blocks} are dirty again");
-        self.unsaved.give(blocks - again);
-        self.ended();
-        // The region can be taken again, where it was not when the engine looked.
-        if self.dirty.load(Ordering::Relaxed) > 0 {
-            self.writeback.kick();
-        }
     }
 }

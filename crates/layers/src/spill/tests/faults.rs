@@ -1,6 +1,7 @@
 //! Disks that fail, lie and run out of room: what is read is right or an error, and a full stop is said.
 
-use spillway_core::IoBuf;
+use spillway_core::sync::{AtomicBool, Ordering};
+use spillway_core::{BlockDevice, ByteRange, Geometry, IoBuf, Op, Request, Submission};
 use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
@@ -135,6 +136,45 @@ fn a_segment_that_is_used_again_has_no_footer_until_it_is_closed() {
     let last = house.run(async move { store.read_at(open, at, IoBuf::new(UNIT)).await });
     assert!(last.expect("it can be read").iter().all(|&byte| byte == 0));
     (0..40).for_each(|slot| assert_eq!(house.check(slot), Ok(())));
+}
+
+/// A file whose first segment ends in a place that cannot be written any more.
+struct Worn {
+    file: File,
+    is_worn: AtomicBool,
+}
+
+impl BlockDevice for Worn {
+    fn geometry(&self) -> Geometry {
+        Geometry { fast_zeroes: false, ..self.file.geometry() }
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let place = ByteRange::new((2 << SHIFT) - UNIT as u64, UNIT as u64);
+        if request.op == Op::Write && request.range.overlaps(place) && self.is_worn.load(Ordering::Relaxed) {
+            return Answer::Done(request.answer(Err(Kind::Io)));
+        }
+        self.file.submit(request)
+    }
+}
+
+/// A segment is free whose end cannot be written: others are used in its place, also by the checkpoint.
+#[test]
+fn a_segment_that_cannot_be_ended_is_taken_last() {
+    let house = House::new(1);
+    let (world, disk) = (house.world.clone(), house.disk.clone());
+    let worn = Arc::new(Worn { file: File::new(disk, world.clone()), is_worn: AtomicBool::new(false) });
+    let force = Settings { force: true, ..settings() };
+    let (device, env, budget) = (worn.clone(), world.clone(), house.budget.clone());
+    let open = async move { Store::open(device, &force, env, &budget, &mut |_| Err(Kind::Corrupt)).await };
+    let house = House { store: run(&world, open).expect("it is taken by force").0, ..house };
+    house.spill_pages(0..40, 0);
+    worn.is_worn.store(true, Ordering::Relaxed);
+    (1..20).for_each(|version| house.spill_pages(0..40, version));
+    house.verify();
+    assert!(house.store.segments.look(0).state == State::Free && house.store.set_aside.has(0));
+    (0..40).for_each(|slot| assert_eq!(house.check(slot), Ok(())));
+    house.stop_whole().expect("the checkpoint is elsewhere");
 }
 
 /// Overwrites and releases slots from 100 on until the cleaner has run so often.

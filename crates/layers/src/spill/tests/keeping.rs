@@ -224,16 +224,16 @@ fn a_start_that_reads_something_else_is_refused() {
     assert!(refused > 3 && taken > 0, "{refused} refused, {taken} taken");
 }
 
-/// A write of the start fails: the next one has everything all the same.
+/// A write of the start fails, and one that says again what is kept: the next one has everything all the same.
 #[test]
 fn a_start_that_cannot_write_leaves_what_is_kept() {
     let (left, stored) = stopped();
-    for nth in 0..2 {
-        let world = World::new(nth);
-        let faults =
-            vec![Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::Io), sticky: false }];
-        let plan = Plan { faults, ..Plan::default() };
-        let disk = Arc::new(Disk::new(world.clone(), left.clone(), BlockSize::PAGE, plan, nth));
+    for failing in [&[0][..], &[1], &[1, 2], &[1, 3]] {
+        let world = World::new(failing[0]);
+        let effect = Effect::Fail(Kind::Io);
+        let fault = |&nth| Fault { call: Some(Call::Write), nth, effect, sticky: false };
+        let plan = Plan { faults: failing.iter().map(fault).collect(), ..Plan::default() };
+        let disk = Arc::new(Disk::new(world.clone(), left.clone(), BlockSize::PAGE, plan, failing[0]));
         let (env, file) = (world.clone(), Arc::new(File::new(disk.clone(), world.clone())));
         let start = async move {
             let settings = keeping(Keep::Always);
@@ -243,7 +243,7 @@ fn a_start_that_cannot_write_leaves_what_is_kept() {
         disk.cut();
         world.power_off();
         let next = again(disk.kept(), Keep::Always, &stored).expect("it is kept").0;
-        assert!(next.stored() == stored, "write {nth}");
+        assert!(next.stored() == stored, "writes {failing:?}");
     }
 }
 

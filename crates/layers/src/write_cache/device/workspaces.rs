@@ -8,8 +8,10 @@ use spillway_core::{Budget, Error, Workspace};
 pub(crate) struct Workspaces {
     /// For write-back, a buffer for each run of blocks.
     pub(crate) batches: Workspace,
-    /// For pieces of reads and writes, and for metadata.
+    /// For pieces of reads of which the origin has some: they wait for it.
     pub(crate) pieces: Workspace,
+    /// For metadata, and pieces on the cache device: a commit waits for nobody who waits for the origin.
+    pub(crate) local: Workspace,
 }
 
 impl Workspaces {
@@ -19,7 +21,8 @@ impl Workspaces {
         let (batches, pieces) = (share(64, 4 << 20, 16 << 20), share(256, 2 << 20, 4 << 20));
         Ok(Self {
             batches: Workspace::new("batches that a write cache writes back", budget, batches)?,
-            pieces: Workspace::new("pieces and metadata of a write cache", budget, pieces)?,
+            pieces: Workspace::new("pieces that a write cache reads", budget, pieces / 2)?,
+            local: Workspace::new("pieces and metadata of a write cache", budget, pieces / 2)?,
         })
     }
 }

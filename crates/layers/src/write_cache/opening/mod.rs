@@ -325,8 +325,8 @@ impl Opening {
             true => ([0; SUPERBLOCK_LEN], SUPERBLOCK_LEN),
             false => (Superblock::unfinished(), MAGIC_LEN),
         };
-        let mut first = self.workspaces.pieces.take(block as usize).await;
-        first.fill(0);
+        // The rest of its block stays: a power cut, which may take any part of a write, leaves no other entries beside the old superblock.
+        let mut first = self.read_meta(&opened.layout, 0, block).await.map_err(|error| error.kind)?;
         first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
         metadata.write(0, first, true).await.result?;
         let total = opened.layout.metadata_bytes();

@@ -17,6 +17,18 @@ fn marked(house: &House) -> u64 {
     OriginMark::decode(head[32..64].try_into().expect("a padding")).expect("it is ours").bytes
 }
 
+/// It is known by what it says of itself, where it does.
+#[test]
+fn an_origin_that_has_grown_is_the_same_and_another_one_is_not() {
+    let mark = |bytes, identity| OriginMark { bytes, identity, writers: [0; 2] };
+    for (bytes, identity, same) in
+        [(2, 7, true), (1, 7, true), (2, 8, false), (1, 8, false), (2, 0, false), (1, 0, true)]
+    {
+        assert_eq!(mark(1, 7).is(&mark(bytes, identity)), same, "{bytes} bytes, identity {identity}");
+    }
+    assert!(!mark(2, 7).is(&mark(1, 7)), "it does not shrink");
+}
+
 /// A cache over a disk that may be enlarged, and the device over that disk.
 fn open(house: &House) -> (Arc<WriteCache>, Arc<File>) {
     let origin = Arc::new(File::new(house.disks[0].clone(), house.world.clone()));

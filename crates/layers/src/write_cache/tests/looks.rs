@@ -35,8 +35,8 @@ impl Limit {
 }
 
 impl Workspaces {
-    /// Bytes of both.
+    /// Bytes of all.
     pub(in crate::write_cache) fn bytes(&self) -> u64 {
-        (self.batches.bytes() + self.pieces.bytes()) as u64
+        (self.batches.bytes() + self.pieces.bytes() + self.local.bytes()) as u64
     }
 }

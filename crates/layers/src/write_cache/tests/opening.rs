@@ -26,6 +26,43 @@ fn refused_untouched(house: &House, config: &Config) -> String {
     refusal
 }
 
+/// A cut leaves any of the sectors that are being written.
+#[test]
+fn a_new_cache_opens_whenever_the_power_goes() {
+    let blank = House::new(MIB, MIB);
+    opens_whenever_the_power_goes(&blank, &config(), 0);
+    let first = House::new(MIB, MIB);
+    let cache = first.open(&config()).unwrap();
+    first.write(&cache, 0, 9, 1);
+    set(&cache, "drain", "1").unwrap();
+    first.wait_for("the end", || show(&cache, "drain_state") == "complete");
+    drop(cache);
+    opens_whenever_the_power_goes(&first, &create(), 9);
+}
+
+/// Over what the disks of `first` have, whose first block is of these bytes.
+fn opens_whenever_the_power_goes(first: &House, new: &Config, byte: u8) {
+    let media = [0, 1].map(|disk| first.survivor(disk));
+    for (seed, boundary) in (0..20).flat_map(|seed| (0..16).map(move |boundary| (seed, boundary))) {
+        let world = World::new(seed);
+        let cuts = [None, Some(boundary)];
+        let disks = [0, 1].map(|disk: usize| {
+            let plan = Plan { cut_at: cuts[disk], ..Plan::default() };
+            Arc::new(Disk::new(world.clone(), media[disk].clone(), BlockSize::SECTOR, plan, seed))
+        });
+        let house = House::of(&world, disks);
+        let [origin, device] = [0, 1].map(|disk| house.device(disk));
+        let (budget, env, opened) = (house.budget.clone(), world.clone(), new.clone());
+        world.spawn_here(Box::pin(async move {
+            let _ = WriteCache::open(&opened, origin, device, env, budget, Works::default()).await;
+        }));
+        while house.disks[1].boundaries() <= boundary && world.go_on() {}
+        let house = house.again();
+        let cache = house.open(&config()).expect("it goes on");
+        assert_eq!(house.read(cache, 0, BLOCK), [byte; BLOCK], "seed {seed}, cut at {boundary}");
+    }
+}
+
 /// All of these begin with eight zero bytes, as a blank device does.
 #[test]
 fn what_is_recognised_is_formatted_by_force_alone() {

@@ -83,6 +83,47 @@ fn writing_back_leaves_the_origin_to_reads() {
     assert!(counts.most[0].load(Ordering::Relaxed) > DEPTH_BESIDE_READS, "alone again");
 }
 
+/// An origin that answers no read from some time on.
+struct Mute {
+    below: Arc<dyn BlockDevice>,
+    is_mute: AtomicBool,
+}
+
+impl BlockDevice for Mute {
+    fn geometry(&self) -> Geometry {
+        self.below.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        match request.op {
+            Op::Read if self.is_mute.load(Ordering::Relaxed) => Answer::pending(std::future::pending()),
+            _ => self.below.submit(request),
+        }
+    }
+}
+
+/// Its server is away, perhaps for hours.
+#[test]
+fn reads_that_wait_for_the_origin_keep_nobody_from_a_commit() {
+    let house = House::new(4 << 20, 4 << 20);
+    let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let origin = Arc::new(Mute { below: house.device(0), is_mute: AtomicBool::new(false) });
+    let (cache, _) = house.open_over(&still, origin.clone(), house.device(1)).unwrap();
+    (0..8).for_each(|run| house.write(&cache, 64 * run, 1, 1));
+    house.flush(&cache);
+    origin.is_mute.store(true, Ordering::Relaxed);
+    // Each of two hits, and of two stretches that the origin has.
+    for nth in 0..4 {
+        let read = Request::read(nth * (512 << 10), IoBuf::new(512 << 10));
+        let answer = Seam::new(cache.clone()).submit(read);
+        house.world.spawn_here(Box::pin(async move { drop(answer.await) }));
+    }
+    (0..1000).for_each(|_| _ = house.world.go_on());
+    house.write(&cache, 7, 2, 1);
+    house.flush(&cache);
+    assert_eq!(show(&cache, "uncommitted_blocks"), "0");
+}
+
 /// An origin of blocks of 4 KiB that tells of one at a time, as devices do that stop after a slice of work.
 struct Brief(Arc<dyn BlockDevice>);
 

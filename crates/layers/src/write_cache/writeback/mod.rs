@@ -315,7 +315,8 @@ impl Core {
 
     /// One write to the origin.
     async fn write_run(&self, run: &[Victim]) -> Result<(), Kind> {
-        let bytes = self.gather(run).await?;
+        let unread = |&kind: &Kind| self.fail("reading the cache device to write it back", kind);
+        let bytes = self.gather(run).await.inspect_err(unread)?;
         assert_eq!(bytes.len() as u64, run.len() as u64 * self.block_bytes(), "each block is gathered");
         let writing = self.meter.write(bytes.len() as u64);
         let write = Request::write(u64::from(run[0].origin.0) * self.block_bytes(), bytes);

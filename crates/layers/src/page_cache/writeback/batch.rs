@@ -1,0 +1,118 @@
+//! What of a region is on its way to the device below, from where it is taken to what came of it.
+
+use std::sync::Arc;
+
+use spillway_core::ByteRange;
+use spillway_core::sync::Ordering;
+use spillway_policy::dirty_regions::{End, RegionNumber};
+
+use super::super::device::Core;
+use super::super::folios::Folios;
+use super::WRITE_BYTES;
+
+/// What was dirty of a region, on its way to the device below. Whatever happens to it, the cache learns how that ended.
+pub(in crate::page_cache) struct Batch {
+    core: Arc<Core>,
+    pub(super) region: RegionNumber,
+    /// What is written, and whether it has landed.
+    pub(super) runs: Vec<(ByteRange, bool)>,
+    /// A run that fails is written again in parts.
+    pub(super) in_parts: bool,
+    pub(super) end: End,
+    /// It was not written, and is not wanted any more.
+    dropped: bool,
+    /// The cache has learned of its end.
+    ended: bool,
+}
+
+impl Batch {
+    /// What is written.
+    pub(in crate::page_cache) fn ranges(&self) -> impl Iterator<Item = ByteRange> {
+        self.runs.iter().map(|(run, _)| *run)
+    }
+
+    /// It is not wanted any more: none of it is dirty, and the cache forgets it. What else is dirty of its region, to be written, where that is due:
+    /// the engine may find the region taken whenever it looks, and a flush would wait for as long as discards follow each other there.
+    pub(in crate::page_cache) fn forgo(mut self) -> Option<Batch> {
+        self.runs.iter_mut().for_each(|(_, landed)| *landed = true);
+        (self.end, self.dropped) = (End::Landed, true);
+        let rest = self.core.end_batch(&self);
+        self.ended = true;
+        rest
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if !self.ended {
+            drop(self.core.end_batch(self));
+        }
+    }
+}
+
+impl Core {
+    /// Dirty runs of a region that were taken are on their way.
+    pub(in crate::page_cache) fn begin_batch(
+        self: &Arc<Self>,
+        shard: &mut Folios,
+        region: RegionNumber,
+        dirty: Vec<ByteRange>,
+    ) -> Batch {
+        let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
+        let (mut runs, mut all) = (Vec::new(), 0);
+        for run in dirty {
+            for piece in shard.pieces(run) {
+                let folio = shard.get_mut(piece.folio.unit).expect("it has dirty blocks");
+                let blocks = piece.blocks.len() as u64;
+                folio.state.begin_writeback(piece.blocks);
+                self.zones.begun(folio.zone(), blocks);
+                all += blocks;
+            }
+            let starts = (0..run.len).step_by(longest as usize);
+            runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
+        }
+        let before = self.dirty.fetch_sub(all, Ordering::Relaxed);
+        assert!(before >= all, "{all} dirty blocks of {before}");
+        self.moving.fetch_add(all, Ordering::Relaxed);
+        let runs = runs.into_iter().map(|run| (run, false)).collect();
+        let (core, end) = (self.clone(), End::Withdrawn);
+        Batch { core, region, runs, in_parts: false, end, dropped: false, ended: false }
+    }
+
+    /// Takes notice of the end of a batch. The rest of the region, taken where the batch was dropped and that is due.
+    fn end_batch(self: &Arc<Self>, batch: &Batch) -> Option<Batch> {
+        let (mut blocks, mut again) = (0, 0);
+        let rest = {
+            let mut shard = self.shard(batch.region).write();
+            for (run, landed) in &batch.runs {
+                for piece in shard.pieces(*run) {
+                    let folio = shard.get_mut(piece.folio.unit).expect("it stays while it is written back");
+                    let (zone, ended) = (folio.zone(), piece.blocks.len() as u64);
+                    let dirty = u64::from(folio.state.end_writeback(piece.blocks.clone(), *landed));
+                    if batch.dropped {
+                        folio.state.forget(piece.blocks);
+                    }
+                    self.zones.ended(zone, ended, dirty);
+                    let traffic = shard.count(zone);
+                    traffic.written += if *landed && !batch.dropped { ended } else { 0 };
+                    traffic.redirtied += dirty;
+                    (blocks, again) = (blocks + ended, again + dirty);
+                }
+            }
+            shard.dirty.ended(batch.region, batch.end, again);
+            self.dirty.fetch_add(again, Ordering::Relaxed);
+            self.moving.fetch_sub(blocks, Ordering::Relaxed);
+            let takes = batch.dropped && !self.writeback.has_ended();
+            let takes = takes && shard.dirty.is_due(batch.region, self.due());
+            takes.then(|| self.batch(&mut shard, batch.region))
+        };
+        assert!(again <= blocks, "{again} blocks of {blocks} are dirty again");
+        self.unsaved.give(blocks - again);
+        self.ended();
+        // The region can be taken again, where it was not when the engine looked.
+        if self.dirty.load(Ordering::Relaxed) > 0 {
+            self.writeback.kick();
+        }
+        rest
+    }
+}
