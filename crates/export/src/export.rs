@@ -191,10 +191,23 @@ impl Export {
         self.peers.lock().values().copied().collect()
     }
 
+    /// Whether a client that loses its connection now comes back, and sends again what was not answered.
+    pub(crate) fn comes_back(&self) -> bool {
+        (self.is_awaited)()
+    }
+
+    /// Whether its one client has the device to itself.
+    pub fn is_held(&self) -> bool {
+        self.clients.load(Ordering::Relaxed) == ALONE | 1
+    }
+
     /// Gives the device to its one client alone, until that leaves: no other connects. [`Kind::Busy`] unless there is exactly one, which
     /// does not have it yet. Only who is a client itself knows which one that is.
     pub fn hold(&self) -> Result<(), Kind> {
-        self.turn(1, ALONE | 1)
+        self.turn(1, ALONE | 1)?;
+        // Its session may count as idle by now.
+        self.shutdown.wake();
+        Ok(())
     }
 
     /// Whether it is kept for a client of before.

@@ -18,7 +18,7 @@ use spillway_core::exchange::Exchange;
 use spillway_core::random::Random;
 use spillway_core::{Aligned, Budget, IoBuf};
 use spillway_export::Export;
-use spillway_export::fuse::wire::{Header, opcode};
+use spillway_export::fuse::wire::{self, Header, opcode};
 use spillway_export::fuse::{Config, FuseSession, Tree};
 
 use device::SIZE;
@@ -45,6 +45,9 @@ fn message(operation: u8, node: u8, body_len: usize, words: &[u8], unique: u64) 
     for (place, &word) in buf[Header::LEN..len].chunks_exact_mut(8).zip(words) {
         let number = if word < 128 { u64::from(word) } else { numbers[usize::from(word % 8)] };
         place.copy_from_slice(&number.to_ne_bytes());
+    }
+    if u32::from(operation % 64) == opcode::READ && body_len >= 24 {
+        buf[60] |= wire::FOR_A_CALL as u8;
     }
     if u32::from(operation % 64) == opcode::WRITE && body_len >= 40 {
         buf[56..60].copy_from_slice(&(body_len as u32 - 40).to_ne_bytes());

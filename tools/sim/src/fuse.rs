@@ -9,7 +9,7 @@ mod link;
 use std::collections::BTreeMap;
 
 use spillway_core::{ByteRange, Kind};
-use spillway_export::fuse::wire::{Fields, Head, Header, opcode};
+use spillway_export::fuse::wire::{self, Fields, Head, Header, opcode};
 
 pub(crate) use catalog::Unasked;
 pub(crate) use link::{Gone, Habits, Link, Served};
@@ -119,7 +119,7 @@ fn words64(words: &[u64]) -> Vec<u8> {
 
 /// What READ and WRITE begin with.
 fn portion(handle: u64, range: ByteRange, mode: u32) -> Vec<u8> {
-    let (place, len) = (words64(&[handle, range.offset]), words32(&[range.len as u32, 0]));
+    let (place, len) = (words64(&[handle, range.offset]), words32(&[range.len as u32, wire::FOR_A_CALL]));
     [place, len, words64(&[0]), words32(&[mode, 0])].concat()
 }
 

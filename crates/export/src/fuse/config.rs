@@ -18,8 +18,16 @@ pub(super) const STAYING_LEN_MIN: usize = 64 << 10;
 pub const KEPT_LEN_MIN: usize = PAYLOAD_OFFSET + STAYING_LEN_MIN;
 
 /// Asynchronous requests that the kernel has in flight at most, and from which on it calls the mount congested.
-pub(super) const BACKGROUND_MAX: u32 = 256;
-pub(super) const CONGESTED: u32 = 192;
+pub(super) const BACKGROUND_MAX: u32 = 512;
+pub(super) const CONGESTED: u32 = 384;
+
+/// Files of a kind that are open at most: one of a device, or the attributes of all.
+pub(super) const OPEN_MAX: usize = 1024;
+
+/// How many may be open before one more is refused; a quarter is kept for root and the user of the server.
+pub(super) fn open_max(trusted: bool) -> usize {
+    if trusted { OPEN_MAX } else { OPEN_MAX / 4 * 3 }
+}
 
 /// Limits of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

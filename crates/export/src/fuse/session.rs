@@ -136,9 +136,12 @@ impl FuseSession {
 
     fn open(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mode = Fields::of(body).u32().ok_or(errno::EINVAL)?;
+        let trusted = [0, self.view.tree().owner.uid].contains(&header.user);
         let handle = match Node::of(header.node) {
-            Some(Node::Control(number, part, file)) => self.open_control((number, part, file), mode)?,
-            _ => self.view.disk(header.node)?.open_disk(mode, header.thread)?,
+            Some(Node::Control(number, part, file)) => {
+                self.open_control((number, part, file), mode, trusted)?
+            }
+            _ => self.view.disk(header.node)?.open_disk(mode, header.thread, trusted)?,
         };
         let flags = wire::open_flag::DIRECT_IO | wire::open_flag::PARALLEL_DIRECT_WRITES;
         self.done(Head::of(header.unique, 0).u64(handle).u32(flags).u32(0))
@@ -154,13 +157,13 @@ impl FuseSession {
     }
 
     /// Root may open any file: what cannot be read or written is refused to it too.
-    fn open_control(&mut self, place: ControlPath, mode: u32) -> Result<u64, i32> {
+    fn open_control(&mut self, place: ControlPath, mode: u32, trusted: bool) -> Result<u64, i32> {
         let (_, file) = self.view.control(place)?;
         let (reads, writes) = (mode & wire::open_mode::ACCESS != 1, mode & wire::open_mode::ACCESS != 0);
         if (reads && !file.is_readable()) || (writes && !file.is_writable()) {
             return Err(errno::EACCES);
         }
-        self.view.tree().texts.open()
+        self.view.tree().texts.open(trusted)
     }
 
     fn read_control(&mut self, header: &Header, asked: Portion, place: ControlPath) -> Handled {
@@ -215,6 +218,10 @@ impl FuseSession {
 
     fn read(&mut self, header: &Header, body: &[u8]) -> Handled {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
+        // By splice, sendfile or a private mapping the kernel would fill its page cache, and show those bytes whatever is written since.
+        if asked.flags & wire::FOR_A_CALL == 0 {
+            return Err(errno::EINVAL);
+        }
         if let Some(Node::Control(number, part, file)) = Node::of(header.node) {
             return self.read_control(header, asked, (number, part, file));
         }

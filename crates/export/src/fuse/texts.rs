@@ -8,14 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use spillway_core::IoBuf;
 use spillway_core::sync::Mutex;
 
+use super::config::open_max;
 use super::controls::Piece;
 use super::wire::errno;
 
 /// Bytes of the texts of a mount, and so of the longest one; to charge when it is made.
 pub const TEXT_BYTES: u64 = 1 << 20;
-
-/// Control files of a mount that may be open at a time.
-const OPEN_MAX: usize = 1024;
 
 /// Bytes that one read gives at most; programs read on.
 const READ_LEN_MAX: usize = 64 << 10;
@@ -48,10 +46,10 @@ struct Shown {
 }
 
 impl Texts {
-    /// A handle for one more open file, or an errno.
-    pub(super) fn open(&self) -> Result<u64, i32> {
+    /// A handle for one more open file, or an errno. The last ones are for those who are `trusted`.
+    pub(super) fn open(&self, trusted: bool) -> Result<u64, i32> {
         let mut open = self.0.lock();
-        if open.shown.len() >= OPEN_MAX {
+        if open.shown.len() >= open_max(trusted) {
             return Err(errno::ENFILE);
         }
         open.last_handle += 1;
@@ -134,6 +132,7 @@ impl Open {
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::OPEN_MAX;
     use super::*;
 
     fn text(len: usize, byte: u8) -> Piece {
@@ -145,7 +144,7 @@ mod tests {
         const LEN: usize = 3000;
         let texts = Texts::default();
         let count = TEXT_BYTES as usize / LEN;
-        let handles: Vec<u64> = (0..=count).map(|_| texts.open().unwrap()).collect();
+        let handles: Vec<u64> = (0..=count).map(|_| texts.open(true).unwrap()).collect();
         for handle in &handles {
             texts.show(*handle, 0, text(LEN, *handle as u8)).unwrap();
             assert!(texts.0.lock().bytes as u64 <= TEXT_BYTES);
@@ -164,7 +163,7 @@ mod tests {
     #[test]
     fn a_text_is_shown_whole_or_refused() {
         let texts = Texts::default();
-        let handle = texts.open().unwrap();
+        let handle = texts.open(true).unwrap();
         let len = TEXT_BYTES as usize;
         texts.show(handle, 0, text(len, 1)).unwrap();
         let mut read = 0;
@@ -180,7 +179,7 @@ mod tests {
     #[test]
     fn pieces_follow_each_other_and_only_the_last_is_there() {
         let texts = Texts::default();
-        let handle = texts.open().unwrap();
+        let handle = texts.open(true).unwrap();
         let (first, last) = (Piece { next: Some(77), ..text(100, 1) }, text(50, 2));
         assert_eq!((texts.due(handle, 0), texts.due(handle, 100)), (Some(0), None));
         texts.show(handle, 0, first).unwrap();
@@ -192,7 +191,7 @@ mod tests {
         assert_eq!((texts.due(handle, 150), texts.due(handle, 0)), (None, Some(0)));
         // What others have pushed out does not keep a reader from going on behind it.
         texts.show(handle, 0, Piece { next: Some(77), ..text(100, 1) }).unwrap();
-        let other = texts.open().unwrap();
+        let other = texts.open(true).unwrap();
         texts.show(other, 0, text(TEXT_BYTES as usize, 3)).unwrap();
         assert_eq!((byte(99), texts.due(handle, 100)), (Err(errno::ESTALE), Some(77)));
     }
@@ -200,13 +199,15 @@ mod tests {
     #[test]
     fn so_many_are_open_at_a_time() {
         let texts = Texts::default();
-        let handles: Vec<u64> = (0..OPEN_MAX).map(|_| texts.open().unwrap()).collect();
-        assert_eq!(texts.open(), Err(errno::ENFILE));
+        let mut handles: Vec<u64> = (0..OPEN_MAX / 4 * 3).map(|_| texts.open(false).unwrap()).collect();
+        assert_eq!(texts.open(false), Err(errno::ENFILE), "the rest is not for everybody");
+        handles.extend((0..OPEN_MAX / 4).map(|_| texts.open(true).unwrap()));
+        assert_eq!(texts.open(true), Err(errno::ENFILE));
         texts.close(handles[0]);
-        let next = texts.open().unwrap();
+        let next = texts.open(true).unwrap();
         assert!(!handles.contains(&next));
         texts.forget_files();
         assert_eq!(texts.show(next, 0, text(1, 1)), Err(errno::EINVAL));
-        assert!(!handles.contains(&texts.open().unwrap()), "no number is used again");
+        assert!(!handles.contains(&texts.open(true).unwrap()), "no number is used again");
     }
 }

@@ -19,14 +19,12 @@ use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use spillway_core::{Kind, mutant};
 
 use super::class::Class;
+use super::config::open_max;
 use super::controls::{Controls, Folder, Part};
 use super::texts::Texts;
 use super::wire::{self, errno, open_mode};
 use crate::control::Catalog;
 use crate::export::{Connected, Export};
-
-/// Files of a volume that may be open at a time.
-const OPEN_MAX: usize = 1024;
 
 /// Bytes of the largest page of a kernel.
 const PAGE_BYTES_MAX: u64 = 64 << 10;
@@ -118,8 +116,8 @@ impl Volume {
         &self.export
     }
 
-    /// Opens the disk file and returns its handle, or an errno.
-    pub(super) fn open_disk(&self, mode: u32, thread: u32) -> Result<u64, i32> {
+    /// Opens the disk file and returns its handle, or an errno. The last ones are for those who are `trusted`.
+    pub(super) fn open_disk(&self, mode: u32, thread: u32, trusted: bool) -> Result<u64, i32> {
         if mode & open_mode::ACCESS != 0 && self.export.geometry().read_only {
             return Err(errno::EROFS);
         }
@@ -130,7 +128,7 @@ impl Volume {
         if open.retired {
             return Err(errno::ENOENT);
         }
-        if open.files.len() >= OPEN_MAX {
+        if open.files.len() >= open_max(trusted) {
             return Err(errno::ENFILE);
         }
         let peer = if thread == UNSEEN { Peer::Unknown } else { Peer::Program(thread) };

@@ -158,6 +158,8 @@ pub struct Header {
     pub unique: u64,
     /// What it is about.
     pub node: u64,
+    /// The user who asks.
+    pub user: u32,
     /// The thread that asks.
     pub thread: u32,
 }
@@ -170,10 +172,13 @@ impl Header {
     pub fn decode(message: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(message.get(..Self::LEN)?);
         let (len, opcode, unique) = (fields.u32()?, fields.u32()?, fields.u64()?);
-        let (node, _uid, _gid) = (fields.u64()?, fields.u32()?, fields.u32()?);
-        Some(Self { len, opcode, unique, node, thread: fields.u32()? })
+        let (node, user, _group) = (fields.u64()?, fields.u32()?, fields.u32()?);
+        Some(Self { len, opcode, unique, node, user, thread: fields.u32()? })
     }
 }
+
+/// Of a READ (FUSE_READ_LOCKOWNER): it is for a call that reads, and not for the kernel's page cache.
+pub const FOR_A_CALL: u32 = 1 << 1;
 
 /// What READ, WRITE and READDIR say.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +189,8 @@ pub struct Portion {
     pub offset: u64,
     /// Bytes.
     pub len: u32,
+    /// Of the request: see [`FOR_A_CALL`].
+    pub flags: u32,
     /// Flags that the file was opened with, and those of the call.
     pub open_mode: u32,
 }
@@ -196,8 +203,8 @@ impl Portion {
     pub fn decode(body: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(body.get(..Self::LEN)?);
         let (handle, offset, len) = (fields.u64()?, fields.u64()?, fields.u32()?);
-        let (_flags, _owner) = (fields.u32()?, fields.u64()?);
-        Some(Self { handle, offset, len, open_mode: fields.u32()? })
+        let (flags, _owner) = (fields.u32()?, fields.u64()?);
+        Some(Self { handle, offset, len, flags, open_mode: fields.u32()? })
     }
 }
 

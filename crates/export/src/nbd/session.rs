@@ -155,6 +155,10 @@ impl Session for NbdSession {
         matches!(&self.stage, Stage::Transmission(transmission) if transmission.owed())
     }
 
+    fn stays(&self) -> bool {
+        matches!(&self.stage, Stage::Transmission(transmission) if transmission.connected().export().is_held())
+    }
+
     fn ends(&self) -> bool {
         match &self.stage {
             Stage::Handshake(_) => false,

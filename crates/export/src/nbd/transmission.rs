@@ -326,9 +326,17 @@ impl Transmission {
         &self.connected
     }
 
-    /// Refuses what comes from now on, and ends after what is pending.
+    /// Refuses what comes from now on, and ends after what is pending. A client that comes back is refused nothing: the kernel's sends to the
+    /// next server what has no answer, and fails what has another.
     pub(super) fn wind_down(&mut self, out: &mut Output) {
+        let begins = !self.ending.is_wanted();
         self.ending.wind_down();
+        if begins && self.connected.export().comes_back() {
+            self.position = Position::End;
+            if self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Write) {
+                self.pipeline.take_parked();
+            }
+        }
         if let Position::Skip(left, refused) = self.position {
             self.skip(left, refused, out);
         }

@@ -38,6 +38,11 @@ pub trait StartTls: Session {
 
     /// TLS could not begin or has failed: the conversation is over.
     fn fail(&mut self, why: &str);
+
+    /// Whether it is over and nothing is to be sent any more, not even what was enciphered.
+    fn is_abandoned(&self) -> bool {
+        false
+    }
 }
 
 /// Which end of the connection this is.
@@ -225,7 +230,9 @@ impl<S: StartTls> TlsSession<S> {
         let over = self.inside.finished() && self.inside.output().is_empty();
         if let Some(tls) = self.tls.as_deref_mut().filter(|tls| over && !tls.ended) {
             tls.ended = true;
-            if !tls.failed {
+            if self.inside.is_abandoned() && !tls.failed {
+                self.output.clear();
+            } else if !tls.failed {
                 tls.connection.send_close_notify();
                 write_all(&mut tls.connection, &mut self.output);
             }
@@ -343,6 +350,10 @@ impl<S: StartTls> Session for TlsSession<S> {
 
     fn owed(&self) -> bool {
         self.inside.owed()
+    }
+
+    fn stays(&self) -> bool {
+        self.inside.stays()
     }
 
     fn ends(&self) -> bool {

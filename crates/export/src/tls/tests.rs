@@ -96,6 +96,7 @@ struct Echo {
     /// Takes so many bytes in all, and then nothing.
     most: Option<usize>,
     over: bool,
+    abandoned: bool,
     taken: Vec<u8>,
 }
 
@@ -117,6 +118,10 @@ impl StartTls for Echo {
 
     fn fail(&mut self, _: &str) {
         self.hang_up();
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.abandoned
     }
 }
 

@@ -145,8 +145,8 @@ pub(crate) enum Former {
     Other { unflushed: bool },
 }
 
-/// Whether writes were acknowledged that no flush has covered, for the server that comes after a crash; and whether such were lost, until the
-/// front end has been told.
+/// Whether writes were acknowledged that no flush has covered, for the server that comes after a crash; and whether such were lost, for as
+/// long as the front end keeps this memory: a guest that starts anew has other.
 pub(crate) struct Unflushed {
     trailer: Option<(Arc<dyn SharedMemory>, u64)>,
     /// Whether a crash of this server loses them.
@@ -155,8 +155,8 @@ pub(crate) struct Unflushed {
     state: AtomicU32,
     /// The number of the last flush that was begun; held while the state becomes another, and the trailer with it.
     flushes: Mutex<u64>,
-    /// Whether the next flush has to fail.
-    lost: AtomicU32,
+    /// Whether every flush has to fail.
+    lost: bool,
 }
 
 const WRITTEN: u32 = 1;
@@ -165,8 +165,7 @@ const FLUSHING: u32 = 2;
 impl Unflushed {
     /// Nothing is noted for anybody.
     pub(crate) fn unseen() -> Self {
-        let (state, lost) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { trailer: None, buffered: false, state, flushes: Mutex::new(0), lost }
+        Self { trailer: None, buffered: false, state: AtomicU32::new(0), flushes: Mutex::new(0), lost: false }
     }
 
     /// What the trailer of `memory` says to `server`, which loses writes in a crash where it is `buffered`. Nothing is changed until
@@ -189,7 +188,7 @@ impl Unflushed {
             _ => Former::Other { unflushed: true },
         };
         let state = AtomicU32::new(if marked { WRITTEN } else { 0 });
-        let lost = AtomicU32::new(memory.load(at + LOST_AT).into());
+        let lost = memory.load(at + LOST_AT) != 0;
         (Self { trailer: Some((memory, at)), buffered, state, flushes: Mutex::new(0), lost }, former)
     }
 
@@ -213,18 +212,14 @@ impl Unflushed {
     }
 
     /// A former server has lost what it had acknowledged.
-    pub(crate) fn lose(&self) {
-        self.lost.store(1, Ordering::Relaxed);
+    pub(crate) fn lose(&mut self) {
+        self.lost = true;
         self.note(LOST_AT, true);
     }
 
-    /// Whether a flush has to fail for that: the first that asks.
+    /// Whether flushes have to fail for that: each, as every file system and program of the guest may have written what is gone.
     pub(crate) fn lost(&self) -> bool {
-        let first = self.lost.load(Ordering::Relaxed) != 0 && self.lost.swap(0, Ordering::Relaxed) != 0;
-        if first {
-            self.note(LOST_AT, false);
-        }
-        first
+        self.lost
     }
 
     /// With the turn. Where the state says that there are writes, so does the memory: others look at the state alone.

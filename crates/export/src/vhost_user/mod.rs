@@ -6,7 +6,7 @@
 //! Promises: the guest is believed nothing. What lies in its memory is read once, then checked; a ring that breaks the rules of VIRTIO
 //! stops its queue, and nothing else. An acknowledged write, flush or discard means what it means over NBD. A front end that outlives the
 //! server goes on with the next one: what was in flight is carried out again, and where a former server has lost writes that it had
-//! acknowledged, the guest's next flush fails, or the front end is refused where all content was lost.
+//! acknowledged, every flush of the guest fails, or the front end is refused where all content was lost.
 //!
 //! Specifications: VIRTIO 1.2, and "Vhost-user Protocol" of QEMU.
 

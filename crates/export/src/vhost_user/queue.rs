@@ -189,11 +189,6 @@ impl BlockQueue {
 
     fn flush(&mut self, memory: &GuestMemory, mut ticket: Ticket) -> Result<(), Broken> {
         if self.parts.unflushed.lost() {
-            let device = self.parts.export.name();
-            tracing::error!(
-                device,
-                "a flush fails: a former server has lost writes that it had acknowledged"
-            );
             return self.finish(memory, &ticket, status::IO_ERROR, &[]);
         }
         ticket.flush = self.parts.unflushed.begin_flush();

@@ -14,7 +14,7 @@ fn control() -> (Arc<Toy>, Kernel, u64, u64) {
 }
 
 fn read_at(kernel: &mut Kernel, node: u64, handle: u64, offset: u64, len: u32) -> (i32, String) {
-    let body = [words64(&[handle, offset]), words32(&[len, 0]), words64(&[0, 0])].concat();
+    let body = [words64(&[handle, offset]), words32(&[len, wire::FOR_A_CALL]), words64(&[0, 0])].concat();
     let (errno, text) = kernel.ask(opcode::READ, node, &body);
     (errno, String::from_utf8(text).unwrap())
 }
@@ -170,7 +170,7 @@ fn a_reader_goes_on_while_a_device_is_added() {
     let (toy, mut kernel, add, _) = class();
     let handle = kernel.open(add, 0).unwrap();
     toy.slow.store(true, Ordering::SeqCst);
-    let body = [words64(&[handle, 0]), words32(&[4096, 0]), words64(&[0, 0])].concat();
+    let body = [words64(&[handle, 0]), words32(&[4096, wire::FOR_A_CALL]), words64(&[0, 0])].concat();
     let (unique, _) = kernel.send(opcode::READ, add, &body);
     kernel.poll();
     assert!(kernel.reply().is_none());

@@ -1,6 +1,6 @@
 //! Names, sizes, opening, and what a disk file does.
 
-use super::super::wire::{Fields, ROOT};
+use super::super::wire::{FOR_A_CALL, Fields, ROOT};
 use super::*;
 use spillway_core::random::Random;
 use spillway_core::session::Peer;
@@ -291,4 +291,19 @@ fn failures_of_the_device_reach_the_program() {
     kernel.write(disk, 0, &[1; 100]);
     let counts = export.statistics();
     assert_eq!((counts.errors, counts.writes, counts.write_bytes), (9, 1, 100));
+}
+
+/// It is for no call that reads: the kernel would keep what it shows, whatever another client writes since.
+#[test]
+fn what_would_fill_the_kernel_s_page_cache_is_not_read() {
+    let (_, _, tree, _) = mounted();
+    let mut kernel = Kernel::new(&tree, Config::default());
+    for path in ["ram0/disk", "ram0/toy/level"] {
+        let file = kernel.find(path).unwrap();
+        assert_eq!(kernel.open(file, 0), Ok(1));
+        for (flags, expected) in [(0, errno::EINVAL), (FOR_A_CALL, 0)] {
+            let answered = kernel.ask(opcode::READ, file, &portion_with(0, 4096, 0, flags));
+            assert_eq!(answered.0, expected, "{path}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use spillway_core::IoBuf;
 use spillway_core::exchange::Exchange;
 use spillway_core::sync::{AtomicUsize, Ordering};
 
-use super::super::wire::{Fields, Header, ROOT, opcode};
+use super::super::wire::{self, Fields, Header, ROOT, opcode};
 use super::super::{Config, FuseSession, MESSAGE_LEN_MAX, Tree};
 
 /// The thread that asks for everything.
@@ -128,7 +128,11 @@ pub(super) fn words64(words: &[u64]) -> Vec<u8> {
 }
 
 pub(super) fn portion(offset: u64, len: u32, mode: u32) -> Vec<u8> {
-    [words64(&[1, offset]), words32(&[len, 0]), words64(&[0]), words32(&[mode, 0])].concat()
+    portion_with(offset, len, mode, wire::FOR_A_CALL)
+}
+
+pub(super) fn portion_with(offset: u64, len: u32, mode: u32, flags: u32) -> Vec<u8> {
+    [words64(&[1, offset]), words32(&[len, flags]), words64(&[0]), words32(&[mode, 0])].concat()
 }
 
 pub(super) fn writing(offset: u64, data: &[u8], mode: u32) -> Vec<u8> {

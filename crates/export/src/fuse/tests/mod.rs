@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use spillway_core::{Aligned, Budget};
 
-use self::kernel::{Kernel, THREAD, portion, words32, words64, writing};
+use self::kernel::{Kernel, THREAD, portion, portion_with, words32, words64, writing};
 use self::toy::{ADDED_MAX, LINES_SHOWN, Toy, ToyCatalog};
 use super::wire::{errno, fallocate_mode, init_flag, opcode, open_mode, whence};
 use super::{Config, Tree};

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Kind};
@@ -45,6 +46,8 @@ pub(super) struct Call {
     pub(super) effect: Effect,
     /// From the journal: it ends with its connection, and is not sent again.
     pub(super) replayed: bool,
+    /// When a connection took it, the first that did.
+    pub(super) first_sent: Option<Duration>,
     slot: Arc<Mutex<Slot>>,
 }
 
@@ -73,7 +76,17 @@ impl Call {
         effect: Effect,
     ) -> (Self, Answering) {
         let slot = Arc::<Mutex<Slot>>::default();
-        (Self { command, flags, range, body, effect, replayed: false, slot: slot.clone() }, Answering(slot))
+        let call = Self {
+            command,
+            flags,
+            range,
+            body,
+            effect,
+            replayed: false,
+            first_sent: None,
+            slot: slot.clone(),
+        };
+        (call, Answering(slot))
     }
 
     /// Whether it is a change that makes nothing durable. A failure of one that does may cost what was acknowledged before.

@@ -20,6 +20,9 @@ use super::settings::Settings;
 /// be as slow as that.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// How many times slower than its timeout a server may be.
+const SLOWER_MAX: u32 = 8;
+
 /// The state of the whole.
 #[derive(Default)]
 pub(super) struct State {
@@ -33,6 +36,8 @@ pub(super) struct State {
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
     waits_since: Duration,
+    /// When the oldest of the calls was first sent that connections of the round were lost with.
+    pub(super) unanswered: Option<Duration>,
 }
 
 /// See [the module](self).
@@ -50,6 +55,8 @@ pub(super) struct Link {
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
     pub(super) failing: AtomicBool,
+    /// A call was answered since connections were lost.
+    answered: AtomicBool,
     /// Of room at the server.
     shortage: Shortage,
     leaving: AtomicBool,
@@ -65,7 +72,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(env: Arc<dyn Env>, settings: Settings) -> Self {
         assert!(settings.connections > 0, "a link has a connection");
-        let deadline = settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE));
+        let deadline = first_deadline(&settings);
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
         let journal = Mutex::new(Journal::new(settings.journal_bytes));
         Self {
@@ -79,6 +86,7 @@ impl Link {
             changing: Mutex::default(),
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
+            answered: AtomicBool::new(true),
             shortage: Shortage::default(),
             leaving: AtomicBool::new(false),
             deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
@@ -137,10 +145,11 @@ impl Link {
         Duration::from_millis(self.deadline_ms.load(Ordering::Relaxed))
     }
 
-    /// A server was slower than the deadline.
+    /// A server was slower than the deadline. Where calls wait for a limited time, so does that: it begins anew.
     pub(super) fn extend_deadline(&self) {
-        let twice = self.deadline().as_millis() as u64 * 2;
-        self.deadline_ms.store(twice, Ordering::Relaxed);
+        let (first, twice) = (first_deadline(&self.settings), self.deadline() * 2);
+        let next = if self.settings.timeout.is_some() && twice > first * SLOWER_MAX { first } else { twice };
+        self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Whether the server cannot be reached for too long.
@@ -270,6 +279,34 @@ impl Link {
         self.changes.wake_all();
     }
 
+    /// Calls wait from the loss of connections on. False where the last ones have answered nothing that was asked: then the time counts on,
+    /// as a server that takes each connection is to answer in the end. No call waits for longer because of those before it.
+    pub(super) fn wait_from_loss(&self) -> bool {
+        let useful = self.answered.swap(false, Ordering::Relaxed);
+        {
+            let mut state = self.state.lock();
+            if let Some(since) = state.unanswered.filter(|_| !useful) {
+                state.waits_since = state.waits_since.max(since);
+                return false;
+            }
+        }
+        self.wait_from_now();
+        true
+    }
+
+    /// A connection is lost with calls, the oldest of which was first sent then.
+    pub(super) fn unanswered(&self, oldest: Duration) {
+        let mut state = self.state.lock();
+        state.unanswered = Some(state.unanswered.map_or(oldest, |known| known.min(oldest)));
+    }
+
+    /// A call was answered.
+    pub(super) fn answered(&self) {
+        if !self.answered.load(Ordering::Relaxed) {
+            self.answered.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Has calls fail until there is a connection, once they have waited for long enough: whether that is now.
     pub(super) fn fail_in_time(&self) -> bool {
         {
@@ -322,6 +359,10 @@ impl Link {
         .await;
         change
     }
+}
+
+fn first_deadline(settings: &Settings) -> Duration {
+    settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
 }
 
 /// A change of a range that others wait for; over when dropped.

@@ -30,8 +30,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const USED: u16 =
     flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
 
-/// How often requests without answer are looked for.
+/// How often requests without answer are looked for: at least so many times within the time that they have.
 const LOOK: Duration = Duration::from_secs(5);
+const LOOKS: u32 = 4;
 
 /// A set of connections that were made together.
 pub(super) struct Connected {
@@ -87,15 +88,18 @@ async fn connect_channel(
 
 /// Keeps the link connected until nobody needs it.
 pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described) {
+    let mut pause = PAUSE;
     loop {
         let over = link.changes.until(|| (link.is_leaving() || link.lost().is_some()).then_some(()));
-        if within(&*link.env, LOOK, over).await.is_none() {
+        if within(&*link.env, LOOK.min(link.deadline() / LOOKS), over).await.is_none() {
             link.wake_sessions();
             link.look_for_room();
             continue;
         }
         // Calls that are left, of flushes that nobody waits for, end too.
-        if link.lost().is_some() && (link.is_leaving() || !Outage::begin(&link, first).end(&dial).await) {
+        if link.lost().is_some()
+            && (link.is_leaving() || !Outage::begin(&link, first, &mut pause).end(&dial).await)
+        {
             return link.fail();
         }
         if link.is_leaving() {
@@ -109,8 +113,8 @@ struct Outage<'a> {
     link: &'a Arc<Link>,
     first: Described,
     began: Duration,
-    /// Before the next try.
-    pause: Duration,
+    /// Before the next try. Connections that were of no use count as tries.
+    pause: &'a mut Duration,
     /// Nothing was lost, and nothing is said, as long as no try has failed.
     quiet: bool,
     /// Why the last try failed, which is said once.
@@ -118,19 +122,28 @@ struct Outage<'a> {
 }
 
 impl<'a> Outage<'a> {
-    fn begin(link: &'a Arc<Link>, first: Described) -> Self {
+    fn begin(link: &'a Arc<Link>, first: Described, pause: &'a mut Duration) -> Self {
         let reason = link.lost().unwrap_or_default();
         let quiet = reason == RENEWED;
         if !quiet {
             link.set_up(false);
             tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
         }
-        link.wait_from_now();
-        Self { link, first, began: link.env.now(), pause: PAUSE, quiet, said: String::new() }
+        Self { link, first, began: link.env.now(), pause, quiet, said: String::new() }
     }
 
     /// Waits until there is a connection again. False where nobody needs one any more.
     async fn end(mut self, dial: &Arc<dyn Dial>) -> bool {
+        // Each of them may have lost calls.
+        looked_after(self.link, self.link.end_round()).await;
+        if self.link.wait_from_loss() {
+            *self.pause = PAUSE;
+        } else {
+            self.give_up_in_time();
+            if self.wait().await {
+                return false;
+            }
+        }
         loop {
             match self.attempt(dial).await {
                 Ok(active) => {
@@ -166,9 +179,13 @@ impl<'a> Outage<'a> {
         }
         self.quiet = false;
         self.link.set_up(false);
+        self.give_up_in_time();
+    }
+
+    fn give_up_in_time(&self) {
         if self.link.fail_in_time() {
             tracing::error!(
-                "{}: no connection within --origin-timeout: requests fail",
+                "{}: no answer within --origin-timeout: requests fail",
                 self.link.settings.address
             );
         }
@@ -177,10 +194,10 @@ impl<'a> Outage<'a> {
     /// Waits before the next try, each time for longer, until calls begin to wait anew. True where nobody needs the server any more.
     async fn wait(&mut self) -> bool {
         let (link, since) = (self.link, self.link.waits_since());
-        let pause = link.remaining().map_or(self.pause, |left| left.min(self.pause));
+        let pause = link.remaining().map_or(*self.pause, |left| left.min(*self.pause));
         let over = link.changes.until(|| (link.is_leaving() || link.waits_since() != since).then_some(()));
         let anew = within(&*link.env, pause.max(Duration::from_millis(1)), over).await.is_some();
-        self.pause = if anew { PAUSE } else { (self.pause * 2).min(PAUSE_MAX) };
+        *self.pause = if anew { PAUSE } else { (*self.pause * 2).min(PAUSE_MAX) };
         link.is_leaving()
     }
 
@@ -221,7 +238,7 @@ pub(super) fn check(
 async fn looked_after<T>(link: &Link, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
-        if let Some(done) = within(&*link.env, LOOK, work.as_mut()).await {
+        if let Some(done) = within(&*link.env, LOOK.min(link.deadline() / LOOKS), work.as_mut()).await {
             return done;
         }
         link.wake_sessions();

@@ -125,12 +125,7 @@ impl Link {
     /// Closes what is left of a round, and begins another once all its sessions are gone. Connections that are not lost get their answers
     /// first.
     pub(super) async fn begin_round(&self) -> u64 {
-        let renewed = self.lost().is_some_and(|reason| reason == RENEWED);
-        let closing = if renewed { Closing::Answered } else { Closing::AtOnce };
-        for channel in &self.channels {
-            channel.lock().closing = closing;
-        }
-        self.wake_sessions();
+        self.close_round();
         self.changes
             .until(|| {
                 let mut state = self.state.lock();
@@ -141,6 +136,21 @@ impl Link {
                 })
             })
             .await
+    }
+
+    /// Closes what is left of a round, and waits until all its sessions are gone.
+    pub(super) async fn end_round(&self) {
+        self.close_round();
+        self.changes.until(|| (self.state.lock().sessions == 0).then_some(())).await;
+    }
+
+    fn close_round(&self) {
+        let renewed = self.lost().is_some_and(|reason| reason == RENEWED);
+        let closing = if renewed { Closing::Answered } else { Closing::AtOnce };
+        for channel in &self.channels {
+            channel.lock().closing = closing;
+        }
+        self.wake_sessions();
     }
 
     /// What the server has said to that channel in the round, or why it says nothing more.
@@ -180,7 +190,7 @@ impl Link {
         self.set_up(true);
         {
             let mut state = self.state.lock();
-            state.opened = state.round;
+            (state.opened, state.unanswered) = (state.round, None);
         }
         for channel in &self.channels[..active] {
             channel.lock().open = true;

@@ -35,6 +35,7 @@ pub(super) struct ClientSession {
     output: Output,
     /// Why it is over.
     reason: String,
+    is_abandoned: bool,
     /// The server has agreed to TLS.
     starts_tls: bool,
 }
@@ -51,6 +52,7 @@ impl ClientSession {
             stage,
             output: Output::default(),
             reason: String::new(),
+            is_abandoned: false,
             starts_tls: false,
         }
     }
@@ -62,8 +64,12 @@ impl ClientSession {
         }
         reason.clone_into(&mut self.reason);
         self.output.clear();
+        self.is_abandoned = true;
         let calls: Vec<_> = match &mut self.stage {
-            Stage::Transmitting(transmission) => transmission.take_all().collect(),
+            Stage::Transmitting(transmission) => {
+                transmission.waiting_since().into_iter().for_each(|since| self.link.unanswered(since));
+                transmission.take_all().collect()
+            }
             _ => Vec::new(),
         };
         self.stage = Stage::Over;
@@ -122,6 +128,10 @@ impl StartTls for ClientSession {
     fn fail(&mut self, why: &str) {
         self.end(&format!("TLS: {why}"));
     }
+
+    fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
 }
 
 impl Session for ClientSession {
@@ -134,6 +144,9 @@ impl Session for ClientSession {
         let Stage::Transmitting(transmission) = &mut self.stage else { return at };
         let (used, result) = transmission.receive(&bytes[at..], &self.output, &self.link.journal);
         at += used;
+        if transmission.takes_answer() {
+            self.link.answered();
+        }
         if let Err(why) = result {
             self.end(why);
         }

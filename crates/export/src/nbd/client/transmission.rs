@@ -64,6 +64,8 @@ pub(super) struct Transmission {
     pushed: u64,
     item: Item,
     collected: Vec<u8>,
+    /// A call was answered that is none of the journal's.
+    answered: bool,
 }
 
 impl Transmission {
@@ -75,7 +77,13 @@ impl Transmission {
             pushed: 0,
             item: Item::Header,
             collected: Vec::new(),
+            answered: false,
         }
+    }
+
+    /// Whether a call was answered that is none of the journal's, since this was asked last.
+    pub(super) fn takes_answer(&mut self) -> bool {
+        std::mem::take(&mut self.answered)
     }
 
     /// Requests that are not answered.
@@ -86,6 +94,11 @@ impl Transmission {
     /// When the oldest request that is not answered was sent.
     pub(super) fn oldest(&self) -> Option<Duration> {
         self.sent.first_key_value().map(|(_, sent)| sent.at)
+    }
+
+    /// When the oldest of them was first sent, by whatever connection.
+    pub(super) fn waiting_since(&self) -> Option<Duration> {
+        self.sent.values().filter_map(|sent| sent.call.first_sent).min()
     }
 
     /// What is not answered, the oldest first.
@@ -110,6 +123,7 @@ impl Transmission {
             out.push_buffer(payload.view(call.range.len as usize));
         }
         self.pushed += (out.len() - before) as u64;
+        call.first_sent.get_or_insert(now);
         let sent = Sent { call, at: now, payload_end: self.pushed, filled: Vec::new(), failure: None };
         self.sent.insert(self.cookie, sent);
     }
@@ -339,6 +353,7 @@ impl Transmission {
             return Err("a reply is incomplete");
         }
         let Sent { call, failure, .. } = self.sent.remove(&chunk.cookie).expect("it was just found");
+        self.answered |= !call.replayed;
         call.answer(failure.map_or(Ok(()), Err), sent.journal);
         Ok(())
     }

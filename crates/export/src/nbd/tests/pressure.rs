@@ -2,6 +2,7 @@
 
 use spillway_core::buffer::Buffers;
 use spillway_core::session::{Intake, Session};
+use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_core::{Kind, Op};
 
 use super::*;
@@ -234,6 +235,40 @@ fn winding_down_finishes_refuses_and_flushes() {
         assert!(client.session.finished());
         assert_eq!(device.log().iter().map(|entry| entry.0).collect::<Vec<_>>(), [Op::Write, Op::Flush]);
     });
+}
+
+/// A block device of the kernel would not come back by itself.
+#[test]
+fn a_client_that_has_the_device_alone_stays_however_long_it_is_silent() {
+    let (_, exports) = one_export();
+    let mut client = Client::transmitting(&exports, Style::Simple);
+    assert!(!client.session.stays());
+    client.drive();
+    let wakes = client.wake_count();
+    exports.find(b"").unwrap().export().hold().unwrap();
+    assert!(client.session.stays() && client.wake_count() > wakes, "it looks again");
+}
+
+/// A block device of the kernel would make an error of a refusal, and sends again what was not answered.
+#[test]
+fn a_client_that_comes_back_is_refused_nothing() {
+    let (device, exports, awaited) =
+        (TestDevice::new(SIZE), Arc::new(Exports::new()), Arc::new(AtomicBool::new(false)));
+    let (export, flag) = (Export::new("disk", Aligned::new(device.clone())).unwrap(), awaited.clone());
+    exports.add(export.kept_while(move || flag.load(Ordering::Relaxed))).unwrap();
+    let mut client = Client::transmitting(&exports, Style::Simple);
+    awaited.store(true, Ordering::Relaxed);
+    device.hold();
+    let pending = client.read_at(0, 0, 512);
+    client.ask(cmd::WRITE, 0, 0, 512);
+    client.session.wind_down();
+    client.send(&[1; 512]);
+    client.write(0, 4096, &[1; 4096]);
+    device.release(9);
+    client.drive();
+    assert_eq!(client.error_of(pending), 0);
+    assert!(client.session.finished() && client.received.is_empty(), "nothing else has an answer");
+    assert_eq!(device.log().iter().map(|entry| entry.0).collect::<Vec<_>>(), [Op::Read, Op::Flush]);
 }
 
 #[test]

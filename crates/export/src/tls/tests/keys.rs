@@ -87,3 +87,18 @@ fn a_peer_from_whom_nothing_more_comes_is_answered_and_left() {
     }
     assert!(session.finished() && client.process_new_packets().unwrap().peer_has_closed());
 }
+
+/// A request of a connection that counts as lost must not land behind newer ones, once its server reads again.
+#[test]
+fn what_was_enciphered_is_not_sent_by_a_session_that_is_abandoned() {
+    let authority = Authority::new();
+    for abandoned in [false, true] {
+        let mut session = asked(authority.server(Clients::Any).unwrap());
+        converse(&mut session, &mut authority.client(None), 1 << 20).unwrap();
+        session.inside().output.push(&[7; 10_000]);
+        assert!(session.output().len() > 10_000, "it waits for the peer");
+        (session.inside().over, session.inside().abandoned) = (true, abandoned);
+        poll(&mut session);
+        assert!(session.finished() && session.output().is_empty() == abandoned);
+    }
+}

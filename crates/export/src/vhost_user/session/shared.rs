@@ -111,9 +111,15 @@ impl VhostUserSession {
         let Config { server, buffered, .. } = self.config;
         // After a reset it is as another server, which has lost the content.
         let server = server.wrapping_add(self.export.era());
-        let (unflushed, former) = Unflushed::open(memory.clone(), server, buffered);
+        let (mut unflushed, former) = Unflushed::open(memory.clone(), server, buffered);
         if let Former::Other { unflushed: lost } = former {
-            self.follow(&unflushed, lost)?;
+            self.follow(&mut unflushed, lost)?;
+        }
+        if unflushed.lost() {
+            tracing::error!(
+                device = self.export.name(),
+                "a former server has lost writes that no flush covers: every flush of the guest fails until it is restarted"
+            );
         }
         unflushed.claim(server);
         // Of a guest that was reset: the front end has other memory for it, and the device what it had.
@@ -125,7 +131,7 @@ impl VhostUserSession {
     }
 
     /// Takes a front end over from a server that has come to its end.
-    pub(super) fn follow(&self, unflushed: &Unflushed, lost: bool) -> Result<(), Error> {
+    pub(super) fn follow(&self, unflushed: &mut Unflushed, lost: bool) -> Result<(), Error> {
         let device = self.export.name();
         if self.config.in_memory && !self.config.accept_empty {
             return Err(refused(format!(
@@ -134,10 +140,6 @@ impl VhostUserSession {
             )));
         }
         if lost && !self.config.in_memory {
-            tracing::warn!(
-                device,
-                "a former server has lost writes that no flush covers: the guest's next flush will fail"
-            );
             unflushed.lose();
         }
         Ok(())
