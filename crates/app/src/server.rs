@@ -80,7 +80,7 @@ pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder
     if plan.server.lock_memory {
         system::lock_memory()?;
     }
-    let asked = signals::watch(sender.clone(), !command.is_empty())?;
+    let asked = signals::watch(sender.clone())?;
     service::begin();
     let mut server = Server::start(plan, folder, asked, sender, events)?;
     let ready =
@@ -185,9 +185,15 @@ impl Server {
     /// Starts the program beside this server, in place of a start text.
     fn start_command(&mut self, words: &[OsString], before: Before) -> Result<()> {
         tracing::info!("{}", self.start_text(None));
-        // Who has asked for the end meanwhile wants no command.
-        if let Ok(event) = self.events.try_recv() {
+        self.asked.command_begins();
+        let meanwhile: Vec<Event> = self.events.try_iter().collect();
+        let ends = meanwhile.iter().any(Event::ends_the_server);
+        for event in meanwhile {
             let _ = self.to_self.send(event);
+        }
+        // Who has asked for the end wants no command.
+        if ends {
+            self.asked.command_has_ended();
             return Ok(());
         }
         let devices = self.devices.all();

@@ -65,6 +65,19 @@ fn a_device_is_attached_with_a_file_system_and_detached() {
     server.spillway(&["stop", "ram0"]).well();
 }
 
+/// It finds no room once it is written back, long after the programs that wrote it have ended.
+#[test]
+fn what_could_not_be_written_when_it_is_unmounted_is_said() {
+    let server = Launch::ram("256M").mounted().start();
+    let _attached = Attached(&server);
+    server.spillway(&["set", "ram0", "mem_limit", "24M"]).well();
+    let place = Scratch::new();
+    attach(&server, &["--mkfs", "ext4", text(place.path())]);
+    fs::write(place.join("file"), pattern::random(1, 0, 64 << 20)).expect("the kernel keeps it");
+    server.spillway(&["detach", "ram0"]).refused(FAILED, "may be lost");
+    server.spillway(&["stop", "ram0"]).well();
+}
+
 /// It goes with its mount.
 #[test]
 fn a_loop_device_that_was_given_up_by_hand_is_detached() {

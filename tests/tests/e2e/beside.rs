@@ -133,6 +133,15 @@ fn an_interrupt_is_for_the_server_once_its_command_has_ended() {
     }
 }
 
+/// Log files are rotated while a server starts.
+#[test]
+fn a_signal_that_ends_nothing_keeps_no_command_from_running() {
+    let script = "kill -USR1 $$; exec \"$0\" \"$@\"";
+    let launch = Launch::ram("1M").through(["env", "--block-signal=USR1", "sh", "-c", script]);
+    let said = beside(launch, "exit 7").run();
+    assert_eq!(said.code, Some(7), "{said}");
+}
+
 #[test]
 fn a_server_that_is_killed_takes_its_command_along() {
     let mut server = waits();

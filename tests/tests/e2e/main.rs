@@ -36,6 +36,7 @@ mod nbd_faults;
 mod nbd_full;
 mod nbd_origin;
 mod nbd_outage;
+mod nbd_silent;
 mod origin_fsck;
 mod other_users;
 mod package;

@@ -1,11 +1,14 @@
 //! What programs and file systems keep in the files of a mount comes back as it was. As root: loop devices need it.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::sendfile;
+use rustix::io::Errno;
 use spillway_tests::exerciser::{Exerciser, Part};
-use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, tool};
+use spillway_tests::{Launch, LoopDevice, Scratch, Server, pattern, text, tool};
 
 const MIB: usize = 1 << 20;
 
@@ -207,4 +210,31 @@ fn file_systems_live_on_a_page_cache_over_a_write_cache() {
     for [make, check] in [EXT4, XFS] {
         file_system(&server, "cache0", make, check);
     }
+}
+
+/// By sendfile the kernel would fill its page cache, and show that again, also where another client has written.
+#[test]
+fn no_way_to_read_a_file_shows_what_was_there_before() {
+    let server = Launch::ram("64M").mounted().start();
+    let both = |path: &Path| OpenOptions::new().read(true).write(true).open(path).expect("it is there");
+    let (file, mut client, scratch) = (both(&server.file("ram0")), server.client(), Scratch::new());
+    let copy = both(&scratch.write("copy", []));
+    for byte in [1, 2] {
+        client.write(0, &[byte; 4096]).expect("a write");
+        let mut at = 0;
+        match sendfile(&copy, &file, Some(&mut at), 4096) {
+            Err(errno) => assert_eq!(errno, Errno::INVAL),
+            Ok(count) => {
+                let mut bytes = vec![0; count];
+                let end = copy.metadata().expect("a size").len();
+                copy.read_exact_at(&mut bytes, end - count as u64).expect("what was sent");
+                assert!(count > 0 && bytes.iter().all(|&found| found == byte), "what was there before");
+            }
+        }
+        let mut bytes = [0; 4096];
+        file.read_exact_at(&mut bytes, 0).expect("a read");
+        assert_eq!(bytes, [byte; 4096]);
+    }
+    tool::run("cp", &[text(&server.file("ram0")), text(&scratch.join("whole"))]).well();
+    assert_eq!(fs::read(scratch.join("whole")).expect("a copy")[..4096], [2; 4096]);
 }

@@ -1,7 +1,13 @@
 //! The core of the client tests once more on the driver that takes over where io_uring is refused.
 
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::process::Signal;
 use spillway_tests::exerciser::{Exerciser, Part};
-use spillway_tests::{Launch, Server, clients, pattern, until};
+use spillway_tests::raw::{Client, command};
+use spillway_tests::{FuseConnection, Launch, Scratch, Server, clients, pattern, until};
 
 fn ram(size: &str) -> Server {
     polling(Launch::ram(size))
@@ -68,4 +74,28 @@ fn a_mount_agrees_with_a_model() {
         }
     });
     until("the files are closed", || server.spillway(&["stop", "ram0"]).code.filter(|code| *code == 0));
+}
+
+/// Another server has the file of one device in its mount, and stands still.
+#[test]
+fn a_file_that_hangs_leaves_threads_to_the_others() {
+    let below = Launch::ram("64M").mounted().start();
+    let folder = Arc::new(Scratch::new());
+    let whole = folder.write("whole", vec![7; 1 << 20]);
+    let device = |name: &str, file: &Path| {
+        format!("[[device]]\nname = \"{name}\"\norigin = {{ kind = \"file\", path = {file:?} }}\n")
+    };
+    let config = device("hangs", &below.file("ram0")) + &device("whole", &whole);
+    let server = polling(Launch::serve(folder, config));
+    let [mut hangs, mut other] = ["hangs", "whole"].map(|name| Client::open(server.socket(), name));
+    let connection = FuseConnection::of(&below.file("ram0"));
+    below.signal(Signal::STOP);
+    hangs.send_all((0..100).map(|block| (command::READ, block << 12, 4096))).expect("they are taken");
+    until("they wait", || (connection.waiting() >= 32).then_some(()));
+    assert_eq!(other.read(0, 4096), Ok(vec![7; 4096]));
+    below.signal(Signal::CONT);
+    (0..100).for_each(|_| {
+        assert_eq!(hangs.reply().expect("a reply").0, 0);
+        hangs.stream.read_exact(&mut [0; 4096]).expect("its bytes");
+    });
 }

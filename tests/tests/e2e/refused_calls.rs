@@ -3,11 +3,13 @@
 //! `SPILLWAY_REFUSALS=100` draws so many single refusals for each row of a table, besides the one that refuses all calls.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
 use rustix::process::Signal;
+use spillway_tests::raw::command;
 use spillway_tests::refused::{Rows, Stack, examine, outlives};
 use spillway_tests::{Acknowledged, Launch, Refusal, Refusing, Scratch, Server, Way, binary, tool};
 
@@ -195,4 +197,26 @@ fn a_server_with_few_processes_left_makes_do_with_them() {
     stop.args(user).arg("--clear-groups").arg(binary::path()).args(["stop", "ram0"]);
     tool::finish(stop.env("SPILLWAY_RUNTIME_DIR", server.folder().path())).well();
     assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+}
+
+/// What the kernel has its own threads for, by io_uring, one of ours does.
+#[test]
+fn a_flush_for_which_the_kernel_has_no_thread_is_made_all_the_same() {
+    let launch = plain(Arc::new(Scratch::new())).with("--driver", "io_uring").with("--page-cache", "none");
+    // Another one than that of the test beside this, whose processes are counted.
+    const OTHER: u32 = 64_919;
+    chown(launch.folder().join(ORIGIN), Some(OTHER), Some(OTHER)).expect("tests run as root");
+    let server = launch.with("--workers", "1").limited(OTHER, 4096).start();
+    let mut client = server.client();
+    let (user, id) = (OTHER.to_string(), server.pid().to_string());
+    let limit = |processes: u32| {
+        let limit = format!("--nproc={processes}:4096");
+        let user = ["--reuid", &user, "--regid", &user, "--clear-groups"];
+        tool::run("setpriv", &[&user[..], &["prlimit", "--pid", &id, &limit]].concat());
+    };
+    limit(1);
+    client.write(0, &[1; BLOCK]).expect("a write");
+    assert_eq!(client.ask(command::FLUSH, 0, 0), Ok(()), "{}", server.log());
+    limit(4096);
+    assert_eq!(client.ask(command::FLUSH, 0, 0), Ok(()), "{}", server.log());
 }

@@ -73,6 +73,22 @@ fn a_start_that_fails_late_flushes_what_clients_wrote() {
     assert!(fs::read(&held.origin).expect("it exists")[..4096] == bytes, "an acknowledged write is lost");
 }
 
+/// The command is not there yet, whose the keys will be.
+#[test]
+fn a_second_interrupt_ends_a_start_that_waits_at_once() {
+    let held = Held::new();
+    let mut command = held.launch().program();
+    command.arg("serve").arg(&held.config).args(["--", "true"]).stdout(Stdio::null()).stdin(Stdio::null());
+    let mut server = Killed(command.spawn().expect("it was built"));
+    drop(held.client());
+    let pid = Pid::from_child(&server.0);
+    let ended = until("it ends", || {
+        let _ = kill_process(pid, Signal::INT);
+        server.0.try_wait().expect("it is ours")
+    });
+    assert_eq!(ended.code(), Some(130));
+}
+
 #[test]
 fn signals_cut_no_wait_for_a_socket_short() {
     let held = Held::new();

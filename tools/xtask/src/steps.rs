@@ -63,9 +63,12 @@ fn clippy(root: &Path) -> Result<()> {
 /// Whatever draws its cases in them draws them from the seed.
 fn tests(root: &Path) -> Result<()> {
     let seed = seed::of_this_run(root, "test")?;
-    // What ignores hangups, such as nohup, hands that on; servers that ignore them are a test of their own.
+    // What ignores signals, such as nohup and a script's `&`, hands that on; servers that ignore them are a test of their own.
     let mut tests = Command::new("env");
-    forget_package(&mut tests).arg("--default-signal=HUP").arg(command(root).get_program()).current_dir(root);
+    forget_package(&mut tests)
+        .arg("--default-signal=HUP,INT,QUIT")
+        .arg(command(root).get_program())
+        .current_dir(root);
     tests
         .args(["test", "--workspace", "--no-fail-fast"])
         .stdin(Stdio::null())

@@ -105,7 +105,7 @@ options! {
          needs it"
         .preset(Preset::Words("none")).option("http-token-file");
     Start idle_timeout: Option<u64> = Type::Number(1, IDLE_TIMEOUT_S_MAX),
-        "Disconnect an NBD client that has nothing asked, and nothing due, for so long. A mounted file system may be idle for days"
+        "Disconnect an NBD client that has nothing asked, and nothing due, for so long; one that has a device alone, as attach makes it without --shared, stays. A file system that is mounted otherwise may be idle for days"
         .unit(Unit::Seconds).preset(Preset::Words("none")).option("idle-timeout");
     Start peer_connections_max: Option<u64> = Type::Number(1, PEER_CONNECTIONS_MAX),
         "NBD connections that each peer may have at a time, at all sockets of the server together: each host over TCP, each user over unix sockets. \

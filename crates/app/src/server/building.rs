@@ -138,10 +138,11 @@ impl Builder {
                 Ok(_) if self.folder.taken_elsewhere(&name).is_some() => {}
                 Ok(_) if !NbdDevice::all_of(&self.folder.backend(&name)).is_empty() => {}
                 Err(error) => return Err(error),
-                Ok(control) => {
-                    let own = self.own_sockets.then(|| self.own(&name)).transpose()?;
-                    return Ok(Claim { number, control, own });
-                }
+                Ok(control) => match self.own_sockets.then(|| self.own(&name)).transpose() {
+                    // What serves there has another name.
+                    Err(error) if error.kind == Kind::Busy && self.folder.nbd_socket(&name).exists() => {}
+                    own => return Ok(Claim { number, control, own: own? }),
+                },
             }
         }
         let last = added_name(NUMBERS_MAX - 1);

@@ -39,6 +39,13 @@ pub(crate) enum Event {
     Built(Result<Box<(Claim, Built)>, Error>, ReplySender<u32>),
 }
 
+impl Event {
+    /// Whether it asks for the end of the whole server, or is the cause of that.
+    pub(crate) fn ends_the_server(&self) -> bool {
+        matches!(self, Event::Signal(_) | Event::Failed(_) | Event::Stop(_))
+    }
+}
+
 /// Asks the server's thread for what `event` says, and waits for the answer.
 pub(crate) async fn ask<T>(
     events: &Sender<Event>,

@@ -79,6 +79,11 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// The keys of the terminal are for a command from now on.
+    pub(crate) fn command_begins(&self) {
+        self.command_runs.store(true, Ordering::SeqCst);
+    }
+
     /// The keys of the terminal are for the server from now on.
     pub(crate) fn command_has_ended(&self) {
         self.command_runs.store(false, Ordering::SeqCst);
@@ -101,8 +106,8 @@ impl Asked {
 }
 
 /// Sends [`Event::Signal`] for each signal from now on that asks the server to stop, also for one that was sent before and blocked. While a
-/// `command` runs beside it, those of a terminal are for that as well, and do not end the server at once.
-pub(crate) fn watch(events: Sender<Event>, command: bool) -> Result<Arc<Asked>> {
+/// command runs beside it, those of a terminal are for that as well, and do not end the server at once.
+pub(crate) fn watch(events: Sender<Event>) -> Result<Arc<Asked>> {
     let asking =
         INSISTENT.into_iter().chain(PATIENT).filter(|&signal| signal != SIGHUP || !is_ignored(SIGHUP));
     let watched = asking.chain([SIGUSR1]);
@@ -111,7 +116,7 @@ pub(crate) fn watch(events: Sender<Event>, command: bool) -> Result<Arc<Asked>> 
         let asked = if OF_KEYS.contains(&signal) { &by_keys } else { &before };
         flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
     }
-    let asked = Arc::new(Asked { before, by_keys, command_runs: AtomicBool::new(command) });
+    let asked = Arc::new(Asked { before, by_keys, command_runs: AtomicBool::new(false) });
     let (read, write) = UnixStream::pair().context("cannot watch for signals")?;
     read.set_read_timeout(Some(WAIT_MAX)).context("cannot watch for signals")?;
     let signals = SignalDelivery::with_pipe(read, write, SignalOnly, watched);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use spillway_export::control::DeviceRow;
+use spillway_io::fuse::MountPoint;
 use spillway_io::is_listening;
 
 use super::block_device::{BlockDevice, QUIET_PAUSE, attached, of_nbd};
@@ -102,14 +103,19 @@ fn expect_given_up(device: &BlockDevice, options: &DetachOptions, why: &str) -> 
 
 /// Ends a block device; how its flush went.
 fn end(device: BlockDevice) -> Result<Result<()>> {
-    leave(&device, Duration::ZERO)?;
+    // The kernel tells nobody else of what it could not write of files that are closed.
+    let written = device.mounts()?.iter().map(MountPoint::write_back).fold(Ok(()), Result::and);
+    leave(&device, Duration::ZERO).map_err(|error| match &written {
+        Ok(()) => error,
+        Err(why) => error.context(format!("what was written to it may be lost ({why})")),
+    })?;
     device.expect_unused()?;
     run(Command::new("blockdev").arg("--flushbufs").arg(device.path()))?;
     // The device hands it on to the server.
     let flushed = device.flush();
     device.quiesce()?;
     device.give_up()?;
-    Ok(flushed.map_err(Into::into))
+    Ok(written.and(flushed).map_err(Into::into))
 }
 
 /// Ends a block device whose requests reach no server: they fail first, or all else would wait for them.

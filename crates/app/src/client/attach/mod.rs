@@ -154,9 +154,16 @@ fn either(row: &DeviceRow, why: &anyhow::Error) -> anyhow::Error {
 
 /// The size of loop devices over the file of a device, and of devices of the kernel's NBD client, follows that of the device.
 pub(super) fn resize_attached(folder: &RuntimeFolder, name: &str) -> Result<()> {
-    let Some(row) = row_of(folder, name) else { return Ok(()) };
-    for device in NbdDevice::all_of(&folder.backend(name)) {
-        device.resize(row.disksize).with_context(|| smaller_still(name, device.path()))?;
+    let Some(mut row) = row_of(folder, name) else { return Ok(()) };
+    loop {
+        for device in NbdDevice::all_of(&folder.backend(name)) {
+            device.resize(row.disksize).with_context(|| smaller_still(name, device.path()))?;
+        }
+        // Another one may have followed between the look and the change, which would make the block device smaller again.
+        match row_of(folder, name) {
+            Some(now) if now.disksize != row.disksize => row = now,
+            _ => break,
+        }
     }
     let Some(file) = shown_file(&row) else { return Ok(()) };
     // Where its mount is gone, no loop device follows.

@@ -1,0 +1,43 @@
+//! Servers of an origin that take each connection, and whose connections come to nothing.
+
+use std::fs;
+
+use rustix::process::Signal;
+use spillway_tests::raw::errno;
+use spillway_tests::{Scratch, Upstream, text, until};
+
+use crate::nbd_outage::disk;
+
+/// What the log says at the end of the limit.
+const GIVEN_UP: &str = "no answer within --origin-timeout: requests fail";
+
+#[test]
+fn a_server_that_answers_nothing_is_given_up_as_a_dead_one_is() {
+    let upstream = Upstream::nbdkit(&["--filter=delay", "memory", "16M", "rdelay=100000"]);
+    let mut server = disk(&upstream.uri()).with("--origin-timeout", "1").start();
+    let mut client = server.client();
+    client.write(0, &[1; 4096]).expect("writes are answered");
+    assert_eq!(client.read(0, 4096), Err(errno::EIO), "{}", server.log());
+    server.says(GIVEN_UP);
+    assert_eq!(client.read(0, 4096), Err(errno::EIO), "each time: {}", server.log());
+    until("it can be written to", || client.write(0, &[2; 4096]).ok());
+    server.signal(Signal::TERM);
+    assert!(server.ends().success(), "{}", server.log());
+}
+
+/// It refuses each read with the word that it is about to end.
+#[test]
+fn a_server_that_is_always_about_to_end_is_asked_with_pauses_and_given_up() {
+    let folder = Scratch::new();
+    let tries = folder.write("tries", "");
+    let upstream = Upstream::nbdkit(&[
+        "eval",
+        "get_size=echo 16M",
+        &format!("pread=echo >> {}; echo ESHUTDOWN >&2; exit 1", text(&tries)),
+    ]);
+    let server = disk(&upstream.uri()).flag("--read-only").with("--origin-timeout", "7").start();
+    assert_eq!(server.client().read(0, 4096), Err(errno::EIO), "{}", server.log());
+    server.says(GIVEN_UP);
+    let tries = fs::read(&tries).expect("it exists").len();
+    assert!((3..20).contains(&tries), "asked {tries} times in 7 s");
+}
