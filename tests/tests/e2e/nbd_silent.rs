@@ -1,9 +1,10 @@
 //! Servers of an origin that take each connection, and whose connections come to nothing.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
-use spillway_tests::raw::errno;
+use spillway_tests::raw::{command, errno};
 use spillway_tests::{Scratch, Upstream, text, until};
 
 use crate::nbd_outage::disk;
@@ -40,4 +41,35 @@ fn a_server_that_is_always_about_to_end_is_asked_with_pauses_and_given_up() {
     server.says(GIVEN_UP);
     let tries = fs::read(&tries).expect("it exists").len();
     assert!((3..20).contains(&tries), "asked {tries} times in 7 s");
+}
+
+/// All else is answered: the server is there, and never comes to this request.
+#[test]
+fn a_request_that_is_never_answered_fails_whatever_else_is() {
+    let folder = Scratch::new();
+    let hangs = folder.join("hangs");
+    let upstream = Upstream::nbdkit(&[
+        "eval",
+        "thread_model=echo parallel",
+        "get_size=echo 16M",
+        "pread=head -c $3 /dev/zero",
+        "pwrite=cat >/dev/null",
+        "can_write=exit 0",
+        "can_flush=exit 0",
+        &format!("flush=test ! -e {} || sleep 30", text(&hangs)),
+    ]);
+    let server = disk(&upstream.uri()).with("--origin-timeout", "1").start();
+    fs::write(&hangs, "").expect("a file");
+    let (mut writer, mut reader) = (server.client(), server.client());
+    writer.write(0, &[1; 4096]).expect("writes are answered");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                reader.read(0, 4096).expect("reads are answered, before and after");
+            }
+        });
+        assert_eq!(writer.ask(command::FLUSH, 0, 0), Err(errno::EIO), "{}", server.log());
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

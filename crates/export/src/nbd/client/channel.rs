@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::task::Waker;
+use std::time::Duration;
 
 use super::call::Call;
 use super::negotiation::Described;
@@ -49,4 +50,11 @@ pub(super) struct Channel {
     pub(super) calls: VecDeque<Call>,
     pub(super) replays: VecDeque<Call>,
     pub(super) waker: Option<Waker>,
+}
+
+impl Channel {
+    /// When the oldest of the calls was first sent, by whatever connection.
+    pub(super) fn first_sent(&self) -> Option<Duration> {
+        self.calls.iter().filter_map(|call| call.first_sent).min()
+    }
 }

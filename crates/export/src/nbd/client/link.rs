@@ -1,5 +1,6 @@
 //! What the connections to a server and the calls to it share.
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -36,8 +37,6 @@ pub(super) struct State {
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
     waits_since: Duration,
-    /// When the oldest of the calls was first sent that connections of the round were lost with.
-    pub(super) unanswered: Option<Duration>,
 }
 
 /// See [the module](self).
@@ -148,7 +147,9 @@ impl Link {
     /// A server was slower than the deadline. Where calls wait for a limited time, so does that: it begins anew.
     pub(super) fn extend_deadline(&self) {
         let (first, twice) = (first_deadline(&self.settings), self.deadline() * 2);
-        let next = if self.settings.timeout.is_some() && twice > first * SLOWER_MAX { first } else { twice };
+        // Where calls fail, nobody waits: what is sent again may take as long as it does.
+        let is_limited = self.settings.timeout.is_some() && !self.is_failing();
+        let next = if is_limited && twice > first * SLOWER_MAX { first } else { twice };
         self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
     }
 
@@ -280,24 +281,34 @@ impl Link {
     }
 
     /// Calls wait from the loss of connections on. False where the last ones have answered nothing that was asked: then the time counts on,
-    /// as a server that takes each connection is to answer in the end. No call waits for longer because of those before it.
+    /// as a server that takes each connection is to answer in the end. Calls that all of them left unanswered for too long fail, whatever else
+    /// the server answers.
     pub(super) fn wait_from_loss(&self) -> bool {
-        let useful = self.answered.swap(false, Ordering::Relaxed);
+        self.fail_old_calls();
+        let oldest = self.channels.iter().filter_map(|channel| channel.lock().first_sent()).min();
+        if let Some(since) = oldest
+            && !self.answered.swap(false, Ordering::Relaxed)
         {
             let mut state = self.state.lock();
-            if let Some(since) = state.unanswered.filter(|_| !useful) {
-                state.waits_since = state.waits_since.max(since);
-                return false;
-            }
+            state.waits_since = state.waits_since.max(since);
+            return false;
         }
         self.wait_from_now();
         true
     }
 
-    /// A connection is lost with calls, the oldest of which was first sent then.
-    pub(super) fn unanswered(&self, oldest: Duration) {
-        let mut state = self.state.lock();
-        state.unanswered = Some(state.unanswered.map_or(oldest, |known| known.min(oldest)));
+    fn fail_old_calls(&self) {
+        let Some(timeout) = self.settings.timeout else { return };
+        let before = self.env.now().saturating_sub(timeout.min(DEADLINE) * SLOWER_MAX);
+        for channel in &self.channels {
+            let is_old = |call: &Call| call.first_sent.is_some_and(|since| since < before);
+            let old: VecDeque<Call>;
+            {
+                let mut channel = channel.lock();
+                (old, channel.calls) = std::mem::take(&mut channel.calls).into_iter().partition(is_old);
+            }
+            old.into_iter().for_each(|call| call.give_up(Kind::Unreachable));
+        }
     }
 
     /// A call was answered.

@@ -139,6 +139,8 @@ impl<'a> Outage<'a> {
         if self.link.wait_from_loss() {
             *self.pause = PAUSE;
         } else {
+            self.quiet = false;
+            self.link.set_up(false);
             self.give_up_in_time();
             if self.wait().await {
                 return false;
@@ -169,7 +171,11 @@ impl<'a> Outage<'a> {
             looked_after(self.link, replay(self.link)).await?;
         }
         self.link.set_size(described.size);
-        Ok(active)
+        // It may have taken the connection and closed it.
+        match self.link.lost().filter(|reason| reason != RENEWED) {
+            Some(reason) => Err(reason),
+            None => Ok(active),
+        }
     }
 
     fn failed(&mut self, why: String) {

@@ -190,7 +190,7 @@ impl Link {
         self.set_up(true);
         {
             let mut state = self.state.lock();
-            (state.opened, state.unanswered) = (state.round, None);
+            state.opened = state.round;
         }
         for channel in &self.channels[..active] {
             channel.lock().open = true;

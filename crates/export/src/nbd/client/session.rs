@@ -66,10 +66,7 @@ impl ClientSession {
         self.output.clear();
         self.is_abandoned = true;
         let calls: Vec<_> = match &mut self.stage {
-            Stage::Transmitting(transmission) => {
-                transmission.waiting_since().into_iter().for_each(|since| self.link.unanswered(since));
-                transmission.take_all().collect()
-            }
+            Stage::Transmitting(transmission) => transmission.take_all().collect(),
             _ => Vec::new(),
         };
         self.stage = Stage::Over;

@@ -96,11 +96,6 @@ impl Transmission {
         self.sent.first_key_value().map(|(_, sent)| sent.at)
     }
 
-    /// When the oldest of them was first sent, by whatever connection.
-    pub(super) fn waiting_since(&self) -> Option<Duration> {
-        self.sent.values().filter_map(|sent| sent.call.first_sent).min()
-    }
-
     /// What is not answered, the oldest first.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Call> {
         std::mem::take(&mut self.sent).into_values().map(|sent| sent.call)
