@@ -12,7 +12,7 @@ use super::turns::Turns;
 use super::{extents, identity, length};
 
 /// Of `linux/fs.h`, `_IOR(0x12, 114, size_t)`.
-const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;
 
 /// An open file or block device.
 pub(super) struct OpenFile {

@@ -174,11 +174,17 @@ impl MountPoint {
         &self.0.place
     }
 
-    /// Has the kernel write what it keeps of it, unless something is mounted over it. The error is one of writing that nobody was told of
-    /// before (syncfs(2)).
+    /// Has the kernel write what it keeps of it, unless it is in use, or something is mounted over it. The error is one of
+    /// writing that nobody was told of before (syncfs(2)).
     pub fn write_back(&self) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = self.here().and_then(|(_folder, place)| Ok(open(&place, flags, Mode::empty())?));
+        let opened = self.here().and_then(|(_folder, place)| {
+            // It is not unmounted by that (umount2(2)): what is opened next forgets that it was to expire.
+            match unmount(&place, UnmountFlags::NOFOLLOW | UnmountFlags::EXPIRE) {
+                Err(Errno::AGAIN) => Ok(open(&place, flags, Mode::empty())?),
+                _ => Err(Errno::BUSY.into()),
+            }
+        });
         opened.map_or(Ok(()), |file| Ok(syncfs(file)?))
     }
 

@@ -339,6 +339,7 @@ mod tests {
         again.read(0, &mut bytes);
         assert_eq!((&bytes, again.is_whole()), (b"here", true), "the file has what was written before");
     }
+
     /// The limit belongs to the process, so that this test runs in one of its own.
     #[test]
     fn where_there_is_no_room_for_a_whole_mapping_a_page_is_replaced() {
