@@ -304,7 +304,8 @@ impl Opening {
     async fn format(&self, layout: Layout) -> Result<(Opened, String), Error> {
         let opened = self.empty(layout)?;
         self.keep_length().await?;
-        self.write_fresh(&opened).await.map_err(unwritable)?;
+        let first = self.read_meta(&opened.layout, 0, opened.layout.block_size.bytes()).await?;
+        self.write_fresh(&opened, first).await.map_err(unwritable)?;
         let text = format!("new cache of {} blocks of {} bytes", layout.n_blocks, layout.block_size.bytes());
         tracing::info!("write cache: formatted a {text}");
         Ok((opened, text))
@@ -317,8 +318,9 @@ impl Opening {
         kept.map_err(|kind| Error::new(kind, "the length of the origin cannot be made durable"))
     }
 
-    /// Writes the entries first and the superblock last: a crash in between leaves a device whose formatting did not end.
-    async fn write_fresh(&self, opened: &Opened) -> Result<(), Kind> {
+    /// Writes the entries first and the superblock last: a crash in between leaves a device whose formatting did not end. `first`: what the
+    /// first block of the metadata holds.
+    async fn write_fresh(&self, opened: &Opened, mut first: IoBuf) -> Result<(), Kind> {
         let (metadata, block) = (self.metadata(opened), opened.layout.block_size.bytes());
         // What was there before is not to be taken for a cache, nor for what it was; a crash leaves a device that may be formatted.
         let (begun, until_last) = match mutant::on("write_cache: forget that formatting has begun") {
@@ -326,7 +328,6 @@ impl Opening {
             false => (Superblock::unfinished(), MAGIC_LEN),
         };
         // The rest of its block stays: a power cut, which may take any part of a write, leaves no other entries beside the old superblock.
-        let mut first = self.read_meta(&opened.layout, 0, block).await.map_err(|error| error.kind)?;
         first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
         metadata.write(0, first, true).await.result?;
         let total = opened.layout.metadata_bytes();
