@@ -299,7 +299,7 @@ impl Link {
 
     fn fail_old_calls(&self) {
         let Some(timeout) = self.settings.timeout else { return };
-        let before = self.env.now().saturating_sub(timeout.min(DEADLINE) * SLOWER_MAX);
+        let before = self.env.now().saturating_sub(timeout * SLOWER_MAX);
         for channel in &self.channels {
             let is_old = |call: &Call| call.first_sent.is_some_and(|since| since < before);
             let old: VecDeque<Call>;
