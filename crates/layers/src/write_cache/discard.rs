@@ -183,8 +183,7 @@ impl Core {
         self.bypass.count_end();
         if !batch.is_empty() {
             self.flush_origin().await?;
-            batch.end_durable().await;
-            self.bypass.count_end();
+            batch.end_replaced().await;
         }
         Ok(())
     }

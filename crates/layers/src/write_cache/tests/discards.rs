@@ -6,6 +6,7 @@ use spillway_sim::memory::VecRegions;
 
 use super::*;
 use crate::page_cache::{self, PageCache};
+use crate::write_cache::index::block::OriginBlock;
 
 /// An origin that notes zeroings and discards, and may be poorer than the disk below.
 struct Poor {
@@ -220,4 +221,44 @@ fn a_drain_goes_on_once_a_discard_that_was_in_its_way_is_withdrawn() {
         device.core.drained().await.unwrap();
     }));
     assert_eq!((block_100(&house, &cache), show(&cache, "dirty_blocks")), (2, "0".into()));
+}
+
+/// The end of a large request comes to them in slices, and others read and flush in between.
+#[test]
+fn zeroes_that_were_read_and_then_flushed_stay() {
+    let (house, count) = (House::new(32 << 20, 32 << 20), 5000);
+    let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let cache = house.open(&still).unwrap();
+    house.write(&cache, 0, 7, count);
+    house.flush(&cache);
+    let ended = || cache.core.bypass.ended.load(Ordering::Relaxed);
+    let (before, mut context) = (ended(), std::task::Context::from_waker(std::task::Waker::noop()));
+    let begin = |request| match Seam::new(cache.clone()).submit(request) {
+        Answer::Pending(begun) => begun,
+        _ => panic!("it waits"),
+    };
+    // It goes on when it is polled, and not when others wait.
+    let mut zeroing = begin(Request::bare(Op::WriteZeroes, ByteRange::new(0, (count * BLOCK) as u64)));
+    while ended() == before {
+        assert!(zeroing.as_mut().poll(&mut context).is_pending(), "the origin has the zeroes");
+        house.world.go_on();
+    }
+    let (mut flush, last) = (begin(Request::flush()), OriginBlock(count as u32 - 1));
+    let mut flushed = false;
+    while cache.core.index.presence(last, 1).0 {
+        flushed |= flush.as_mut().poll(&mut context).is_ready();
+        assert!(zeroing.as_mut().poll(&mut context).is_pending(), "it ends in slices");
+        house.world.go_on();
+    }
+    while !flushed {
+        flushed = flush.as_mut().poll(&mut context).is_ready();
+        house.world.go_on();
+    }
+    assert!(cache.core.index.presence(OriginBlock(0), 1).0, "a first slice has ended");
+    assert_eq!(house.read(cache.clone(), u64::from(last.0) * BLOCK as u64, BLOCK), [0; BLOCK]);
+    house.flush(&cache);
+    drop((zeroing, flush));
+    let house = house.again();
+    let cache = house.open(&still).unwrap();
+    assert_eq!(house.read(cache, u64::from(last.0) * BLOCK as u64, BLOCK), [0; BLOCK]);
 }

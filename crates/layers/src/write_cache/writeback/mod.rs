@@ -45,12 +45,23 @@ const AGE_EVERY_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Batch {
     core: Arc<Core>,
     victims: Vec<Victim>,
-    durable: bool,
+    outcome: Outcome,
+}
+
+/// How versions have left, or not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// They can be taken again.
+    Withdrawn,
+    /// The origin has them, durably.
+    WrittenBack,
+    /// The origin has something else instead, durably.
+    Replaced,
 }
 
 impl Batch {
     pub(super) fn new(core: Arc<Core>, victims: Vec<Victim>) -> Self {
-        Self { core, victims, durable: false }
+        Self { core, victims, outcome: Outcome::Withdrawn }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -65,12 +76,12 @@ impl Batch {
         self.victims.extend(victims);
     }
 
-    /// Tells the index in slices that all of it is durable on the origin.
-    pub(super) async fn end_durable(mut self) {
-        self.durable = true;
+    /// Tells the index in slices that all of it is replaced.
+    pub(super) async fn end_replaced(mut self) {
+        self.outcome = Outcome::Replaced;
         while self.victims.len() > LOOKS {
             let some = self.victims.split_off(self.victims.len() - LOOKS);
-            self.core.end_write_back(&some, true);
+            self.core.end_write_back(&some, self.outcome);
             self.core.changes.wake_all();
             self.core.give_way().await;
         }
@@ -80,11 +91,11 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         if !self.victims.is_empty() {
-            self.core.end_write_back(&self.victims, self.durable);
+            self.core.end_write_back(&self.victims, self.outcome);
             self.core.changes.wake_all();
             self.core.run_committer(Committer::Background);
-            // They can be taken again: write-back may have looked in vain while a discard had them that was withdrawn.
-            if !self.durable {
+            // Write-back may have looked in vain while a discard had them that was withdrawn.
+            if self.outcome == Outcome::Withdrawn {
                 self.core.writeback.kick();
             }
         }
@@ -163,9 +174,15 @@ impl Core {
         }
     }
 
-    fn end_write_back(&self, victims: &[Victim], durable: bool) {
-        let (visible, stale) = (|| self.journal.visible(), |block| self.journal.mark_stale(block));
-        self.index.end_write_back(victims, durable, visible, stale);
+    fn end_write_back(&self, victims: &[Victim], outcome: Outcome) {
+        let stale = |block| {
+            self.journal.mark_stale(block);
+            // Under the lock: who reads what the origin has instead, and then flushes, waits until this entry is clear.
+            if outcome == Outcome::Replaced {
+                self.bypass.count_end();
+            }
+        };
+        self.index.end_write_back(victims, outcome != Outcome::Withdrawn, || self.journal.visible(), stale);
     }
 
     fn batch(self: &Arc<Self>, goal: Goal, victims: Vec<Victim>) -> Take<Batch> {
@@ -309,7 +326,7 @@ impl Core {
             self.flush_origin().await?;
         }
         self.counts.add(Count::WrittenBack, batch.victims.len() as u32);
-        batch.durable = true;
+        batch.outcome = Outcome::WrittenBack;
         Ok(())
     }
 
