@@ -89,7 +89,7 @@ fn recorded(runs: &Runs) -> Result<Report> {
     let parts = SECTIONS.iter().flat_map(|section| section.parts);
     let outcomes = parts.filter_map(|part| Outcome::load(&runs.folder, part.name));
     let outcomes = outcomes.filter(|outcome| outcome.origin == runs.origin).collect();
-    Ok(Report { mode: runs.mode, origin: runs.origin.clone(), date: origin::date()?, outcomes })
+    Ok(Report { mode: runs.mode, origin: runs.origin.clone(), outcomes })
 }
 
 /// Into `folder`; that of a whole run of all parts and of a clean tree also where `root` keeps its documents.
@@ -135,12 +135,7 @@ mod tests {
     use super::*;
 
     fn report(mode: Mode, uncommitted: bool) -> Report {
-        Report {
-            mode,
-            origin: Origin { uncommitted, ..origin() },
-            date: "today".into(),
-            outcomes: outcomes(),
-        }
+        Report { mode, origin: Origin { uncommitted, ..origin() }, outcomes: outcomes() }
     }
 
     #[test]

@@ -8,7 +8,6 @@ use super::parts::{Mode, SECTIONS};
 pub(super) struct Report {
     pub(super) mode: Mode,
     pub(super) origin: Origin,
-    pub(super) date: String,
     pub(super) outcomes: Vec<Outcome>,
 }
 
@@ -38,8 +37,11 @@ impl Report {
             &self.origin;
         let user = if *root { "root" } else { "an ordinary user" };
         let minutes = self.outcomes.iter().map(|outcome| outcome.seconds).sum::<f64>() / 60.0;
+        // A part may have been measured again, long after the others.
+        let dates = || self.outcomes.iter().map(|outcome| outcome.date.as_str());
+        let (first, last) = (dates().min().unwrap_or_default(), dates().max().unwrap_or_default());
         vec![
-            ("Commit", format!("{commit}, {}, {minutes:.0} minutes", self.date)),
+            ("Commit", format!("{commit}; parts begun {first} to {last}, {minutes:.0} minutes in all")),
             ("Machine", format!("{processor}, {cores} processors, {memory_mib} MiB")),
             ("System", format!("Linux {kernel}, {system}, as {user}")),
             ("Peers", versions.join("; ")),

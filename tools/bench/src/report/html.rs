@@ -159,12 +159,7 @@ mod tests {
 
     fn report() -> Report {
         let outcomes = fixture::outcomes();
-        Report {
-            mode: super::super::parts::Mode::Whole,
-            origin: fixture::origin(),
-            date: "today".into(),
-            outcomes,
-        }
+        Report { mode: super::super::parts::Mode::Whole, origin: fixture::origin(), outcomes }
     }
 
     /// Reads tags as a strict parser does: each that is opened is closed, in order, and no sign stands bare.

@@ -115,7 +115,7 @@ mod tests {
 
     fn report() -> Report {
         let outcomes = fixture::outcomes();
-        Report { mode: Mode::Whole, origin: fixture::origin(), date: "today".into(), outcomes }
+        Report { mode: Mode::Whole, origin: fixture::origin(), outcomes }
     }
 
     #[test]

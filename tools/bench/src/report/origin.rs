@@ -27,7 +27,7 @@ pub(super) struct Origin {
 }
 
 /// Peers and tools, and how each says its version.
-const TOOLS: [[&str; 2]; 12] = [
+const TOOLS: [[&str; 2]; 13] = [
     ["rustc", "--version"],
     ["fio", "--version"],
     ["nbdkit", "--version"],
@@ -39,6 +39,7 @@ const TOOLS: [[&str; 2]; 12] = [
     ["sqlite3", "--version"],
     ["pgbench", "--version"],
     ["valgrind", "--version"],
+    ["ceph", "--version"],
     ["mkfs.ext4", "-V"],
 ];
 

@@ -168,7 +168,7 @@ pub(super) const SECTIONS: &[Section] = &[
 /// What no run of the report tells.
 pub(super) const NOT_TRIED: &[&str] = &[
     "Other machines, disks and kernels than the one named above.",
-    "Runs of hours, except those of the soak.",
+    "Runs of hours: the soak is one of a minute.",
     "Clusters of pages in zram: they are not built.",
 ];
 
