@@ -29,7 +29,7 @@ mod child;
 mod net;
 mod runtime;
 
-pub use child::{Before, end_with_us};
+pub use child::{Before, end_with_us, keep_descriptors_from};
 pub use file::{Direct, FileOptions, Footprint, Opened, Survey, identity_of, lock_file, open, program_of};
 pub use net::access::{Access, group_id};
 pub use net::dial::{Dialer, ServerAddress};

@@ -18,8 +18,8 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use spillway_core::storage::Moved;
 use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
+use super::turns::Turns;
 use crate::mutant;
-use crate::runtime::blocking::call_on_blocking_thread;
 
 const PAGE: usize = 4096;
 
@@ -59,6 +59,7 @@ impl Drop for Mapping {
 /// See the head of this file.
 pub(super) struct MappedFile {
     mapping: Arc<Mapping>,
+    turns: Arc<Turns>,
     durable: Durable,
     geometry: Geometry,
 }
@@ -95,7 +96,7 @@ impl MappedFile {
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::FAULT)?;
         let mapping = Arc::new(Mapping { base, len, _fd: fd });
-        Ok((Self { mapping, durable, geometry }, note))
+        Ok((Self { mapping, turns: Turns::new(), durable, geometry }, note))
     }
 }
 
@@ -178,17 +179,20 @@ fn fence() {
     }
 }
 
-/// Makes what was written to a range durable; where that is a system call that may take long, on a thread of its own.
-async fn settle(mapping: Arc<Mapping>, at: usize, len: usize, how: Durable) -> Result<(), Kind> {
-    if how == Durable::Stores {
-        return Ok(());
-    }
-    call_on_blocking_thread(move || mapping.settle(at, len, how)).await
-}
-
 /// An answer that is there.
 fn ready<T: 'static>(value: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(value))
+}
+
+impl MappedFile {
+    /// Makes what was written to a range durable; where that is a system call that may take long, on a thread of its own.
+    fn settle(&self, at: usize, len: usize) -> LocalFuture<Result<(), Kind>> {
+        let (mapping, turns, how) = (self.mapping.clone(), self.turns.clone(), self.durable);
+        match how {
+            Durable::Stores => ready(Ok(())),
+            Durable::Msync => Box::pin(turns.call(move || mapping.settle(at, len, how))),
+        }
+    }
 }
 
 impl Storage for MappedFile {
@@ -213,19 +217,18 @@ impl Storage for MappedFile {
     }
 
     fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
+        let (at, len) = (at as usize, buf.len() - done);
         let (mapping, how) = (self.mapping.clone(), self.durable);
+        let settled = durable.then(|| self.settle(at, len));
         Box::pin(async move {
-            let (at, len) = (at as usize, buf.len() - done);
             mapping.write(at, &buf[done..], how);
-            let result = if durable { settle(mapping, at, len, how).await } else { Ok(()) };
+            let result = if let Some(settled) = settled { settled.await } else { Ok(()) };
             (result.map(|()| len), buf)
         })
     }
 
     fn sync(&self) -> LocalFuture<Result<(), Kind>> {
-        let (mapping, how) = (self.mapping.clone(), self.durable);
-        let len = mapping.len;
-        Box::pin(settle(mapping, 0, len, how))
+        self.settle(0, self.mapping.len)
     }
 
     fn zero(&self, _range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, OFlags, Statx, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl, fstat,
-    ioctl_blksszget, major, minor, statx,
+    Advice, AtFlags, FallocateFlags, FileType, OFlags, Statx, StatxFlags, fadvise, fallocate, fcntl_getfl,
+    fcntl_setfl, fdatasync, fstat, ioctl_blksszget, major, minor, statx,
 };
 use rustix::io::{Errno, pread};
 use spillway_core::{BlockSize, Error, Geometry, IoBuf, SECTOR, Storage};
@@ -52,6 +52,13 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
         true => Access::BUFFERED,
         false => Access::choose(fd, block_device, len, options, &mut notes)?,
     };
+    let buffered = !access.direct && !options.mapped;
+    let durable = if buffered { claim.again(options)? } else { fd.clone() };
+    if !access.direct && !options.read_only {
+        // Through another open file: the device's own are still to be told.
+        let other = claim.again(options)?;
+        forget_pages(&other, path, &mut notes);
+    }
     let size = shown_size(path, len, access.block, &mut notes)?;
     let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
     let (discards, fast_zeroes) = room_calls(fd, sysfs.as_ref(), len, options);
@@ -78,7 +85,6 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
         return Ok(Opened { storage: Arc::new(file), notes });
     }
     let Access { direct, memory_alignment, .. } = access;
-    let durable = if direct { fd.clone() } else { claim.again(options)? };
     let file = OpenFile {
         fd: fd.clone(),
         durable,
@@ -89,6 +95,20 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
         turns: Turns::new(),
     };
     Ok(Opened { storage: Arc::new(file), notes })
+}
+
+/// Has the kernel read the file anew. What it could not write out, and told another process of, is in its page cache as if it had: who
+/// decided by that, or flushed after it was read, would trust what a power cut undoes.
+fn forget_pages(fd: &OwnedFd, path: &Path, notes: &mut Vec<String>) {
+    if let Err(errno) = fdatasync(fd) {
+        let reason = std::io::Error::from(errno);
+        notes.push(format!(
+            "what was written to {} before could not be written out: {reason}",
+            path.display()
+        ));
+    }
+    // It may refuse: then this is no worse than without.
+    let _ = fadvise(fd, 0, None, Advice::DontNeed);
 }
 
 fn shown_size(path: &Path, len: u64, block: BlockSize, notes: &mut Vec<String>) -> Result<u64, Error> {

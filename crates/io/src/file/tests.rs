@@ -231,6 +231,57 @@ fn a_lost_writeback_is_told_to_a_sync_whatever_other_calls_were_told() {
     assert_eq!(local.block_on(file.sync()), Ok(()), "once");
 }
 
+/// A file system that goes with the test.
+struct Mounted(Scratch);
+
+impl Mounted {
+    /// ext4 on that device.
+    fn new(device: &Loop) -> Self {
+        must("mkfs.ext4", &["-q".as_ref(), "-O".as_ref(), "^has_journal".as_ref(), device.path.as_os_str()]);
+        let folder = Scratch::new();
+        std::fs::create_dir(&folder.0).unwrap();
+        must("mount", &[device.path.as_os_str(), folder.0.as_os_str()]);
+        Self(folder)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0.0).status();
+        let _ = std::fs::remove_dir(&self.0.0);
+    }
+}
+
+/// The kernel keeps such pages, as if they were written, and tells nobody twice.
+#[test]
+fn what_could_not_be_written_out_is_not_there_for_the_next_process() {
+    let full = Loop::over_a_mount("tmpfs", "size=1m");
+    let folder = Mounted::new(&full);
+    let options = FileOptions {
+        path: folder.0.0.join("file"),
+        create: Some(2 << 20),
+        direct: Direct::Off,
+        ..FileOptions::default()
+    };
+    let local = local(DriverChoice::Auto);
+    let first = open(&options).unwrap().storage;
+    let mut buf = IoBuf::new(2 << 20);
+    buf.fill(1);
+    assert_eq!(local.block_on(first.write(0, buf, 0, false)).0, Ok(2 << 20), "it is in the page cache");
+    assert!(local.block_on(first.sync()).is_err(), "there is no room for it below");
+    drop(first);
+    let second = open(&options).unwrap().storage;
+    let (_, read) = local.block_on(second.read(0, IoBuf::new(2 << 20), 0));
+    assert!(read.iter().any(|&byte| byte != 1), "it is read as if it were there");
+    let mut buf = IoBuf::new(2 << 20);
+    buf.fill(2);
+    assert_eq!(local.block_on(second.write(0, buf, 0, false)).0, Ok(2 << 20), "in the page cache");
+    drop(second);
+    let third = open(&options).unwrap();
+    assert!(third.notes.iter().any(|note| note.contains("could not be written out")), "{:?}", third.notes);
+    assert!(local.block_on(third.storage.sync()).is_err(), "nobody was told of it");
+}
+
 #[test]
 fn a_discard_of_a_block_device_frees_room_and_takes_none() {
     for driver in BOTH {

@@ -93,7 +93,7 @@ impl Image {
 
     /// What lies behind the end of an image that became shorter the library leaves out, and says nothing.
     async fn contains(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
-        if self.present()?.changed.load(Ordering::Acquire) {
+        if self.present()?.changes.load(Ordering::Acquire) != self.seen.load(Ordering::Acquire) {
             self.clone().look().await?;
         }
         if range.offset + range.len > self.size.load(Ordering::Acquire) { Err(Kind::Io) } else { Ok(()) }
@@ -256,11 +256,16 @@ impl Image {
     }
 
     pub(super) async fn look(self: Arc<Self>) -> Result<(), Kind> {
+        self.looking.through(self.look_now()).await
+    }
+
+    async fn look_now(&self) -> Result<(), Kind> {
         let image = self.present()?;
-        image.changed.store(false, Ordering::Release);
+        let changes = image.changes.load(Ordering::Acquire);
         let looked = self.answer(call_on_blocking_thread(move || image.sizes())).await?;
         let (bytes, _) = looked.map_err(|errno| self.kind_of(errno))?;
         self.size.store(bytes / SECTOR * SECTOR, Ordering::Release);
+        self.seen.store(changes, Ordering::Release);
         Ok(())
     }
 

@@ -123,6 +123,11 @@ impl Connected {
             .map_err(|errno| about(options, errno, "CEPH_ARGS is not understood"))?;
         // What was acknowledged has reached the cluster, and the layers above are the cache.
         self.set(options, "rbd_cache", "false")?;
+        // Before Ceph 16 there is none, and no such option.
+        let _ = self.set(options, "rbd_persistent_cache_mode", "disabled");
+        // What takes long is waited for, or given up by us: a call that ends so may still be done.
+        self.set(options, "rados_osd_op_timeout", "0")?;
+        self.set(options, "rados_mon_op_timeout", "0")?;
         // The server's log says what matters; the library's own goes to its `log file`, if the configuration names one.
         self.set(options, "log_to_stderr", "false")?;
         self.set(options, "err_to_stderr", "false")?;

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null;
 
 use futures_channel::oneshot;
-use spillway_core::sync::{AtomicBool, Ordering};
+use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{ByteRange, Error, Extent, Kind};
 
 use super::cluster::{Connected, RbdOptions, about, check};
@@ -20,8 +20,8 @@ pub(super) struct OpenImage {
     pub(super) image: Image,
     /// Whether nobody else can write.
     pub(super) locked: bool,
-    /// Its header has changed since that was last cleared: it may have another size. Outlives the watch.
-    pub(super) changed: Box<AtomicBool>,
+    /// How often its header has changed: it may have another size. Outlives the watch.
+    pub(super) changes: Box<AtomicU64>,
     watch: Option<u64>,
     connection: Connected,
     /// Dropped last, for the one that waits for the end of the image.
@@ -64,7 +64,7 @@ impl OpenImage {
             library: connection.library,
             image,
             locked: false,
-            changed: Box::default(),
+            changes: Box::default(),
             watch: None,
             connection,
             _end: None,
@@ -78,7 +78,7 @@ impl OpenImage {
     }
 
     fn watch(&mut self, options: &RbdOptions) -> Result<(), Error> {
-        let (mut handle, argument) = (0, (&raw const *self.changed).cast_mut().cast::<c_void>());
+        let (mut handle, argument) = (0, (&raw const *self.changes).cast_mut().cast::<c_void>());
         // SAFETY: the image is open, the place is ours, and the argument lives until the watch has ended.
         check(unsafe { (self.library.rbd_update_watch)(self.image, &raw mut handle, note_change, argument) })
             .map_err(|errno| about(options, errno, "its header cannot be watched"))?;
@@ -237,9 +237,9 @@ impl Listing {
     }
 }
 
-extern "C" fn note_change(changed: *mut c_void) {
-    // SAFETY: it is the flag of an image, which outlives its watch.
-    unsafe { &*changed.cast::<AtomicBool>() }.store(true, Ordering::Release);
+extern "C" fn note_change(changes: *mut c_void) {
+    // SAFETY: it is the count of an image, which outlives its watch.
+    unsafe { &*changes.cast::<AtomicU64>() }.fetch_add(1, Ordering::Release);
 }
 
 extern "C" fn put_extent(start: u64, len: usize, stored: c_int, list: *mut c_void) -> c_int {

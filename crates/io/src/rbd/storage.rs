@@ -76,6 +76,9 @@ pub(super) struct Image {
     pub(super) geometry: Geometry,
     pub(super) locked: bool,
     pub(super) size: AtomicU64,
+    /// Changes of the header that the size is after.
+    pub(super) seen: AtomicU64,
+    pub(super) looking: GroupFlush,
     pub(super) timeout: Option<Duration>,
     /// Memory of calls where they may be given up: the caller has its own back then, and the call goes on.
     pub(super) room: Option<Workspace>,
@@ -130,6 +133,8 @@ impl Image {
             listing: Semaphore::new(1),
             geometry,
             size: AtomicU64::new(size),
+            seen: AtomicU64::new(0),
+            looking: GroupFlush::default(),
             timeout: options.timeout,
             room,
             late: RangeSet::new(LATE_MAX),
