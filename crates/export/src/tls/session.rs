@@ -181,6 +181,10 @@ impl<S: StartTls> TlsSession<S> {
             tracing::info!(peer = ?self.peer, "TLS has ended: {why}");
             tls.failed = true;
             self.inside.fail(&why);
+            // Not even an alert: a peer that reads nothing would keep it here. It is owed to one that was not let in.
+            if tls.admitted && self.inside.is_abandoned() {
+                self.output.clear();
+            }
         }
     }
 

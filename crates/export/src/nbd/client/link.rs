@@ -14,15 +14,9 @@ use spillway_core::{ByteRange, Env, Kind, mutant};
 use super::call::{Answered, Body, Call, Effect};
 use super::changing::Changing;
 use super::channel::Channel;
+use super::deadline::{Deadline, SLOWER_MAX};
 use super::journal::Journal;
 use super::settings::Settings;
-
-/// How long a request may be without answer before its connection counts as lost, where no timeout is shorter. Doubles each time: a server may
-/// be as slow as that.
-const DEADLINE: Duration = Duration::from_secs(120);
-
-/// How many times slower than its timeout a server may be.
-const SLOWER_MAX: u32 = 8;
 
 /// The state of the whole.
 #[derive(Default)]
@@ -54,12 +48,14 @@ pub(super) struct Link {
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
     pub(super) failing: AtomicBool,
-    /// A call was answered since connections were lost.
+    /// A call was answered since connections were lost that left one unanswered.
     answered: AtomicBool,
+    /// A call was answered since the last loss of connections.
+    served: AtomicBool,
     /// Of room at the server.
     shortage: Shortage,
     leaving: AtomicBool,
-    deadline_ms: AtomicU64,
+    deadline: Deadline,
     size: AtomicU64,
     up: AtomicBool,
     /// When it came up or was lost, in milliseconds.
@@ -71,7 +67,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(env: Arc<dyn Env>, settings: Settings) -> Self {
         assert!(settings.connections > 0, "a link has a connection");
-        let deadline = first_deadline(&settings);
+        let deadline = Deadline::new(settings.timeout);
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
         let journal = Mutex::new(Journal::new(settings.journal_bytes));
         Self {
@@ -86,9 +82,10 @@ impl Link {
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
             answered: AtomicBool::new(true),
+            served: AtomicBool::new(true),
             shortage: Shortage::default(),
             leaving: AtomicBool::new(false),
-            deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
+            deadline,
             size: AtomicU64::new(0),
             up: AtomicBool::new(false),
             since_ms: AtomicU64::new(0),
@@ -141,16 +138,17 @@ impl Link {
     }
 
     pub(super) fn deadline(&self) -> Duration {
-        Duration::from_millis(self.deadline_ms.load(Ordering::Relaxed))
+        self.deadline.get()
     }
 
-    /// A server was slower than the deadline. Where calls wait for a limited time, so does that: it begins anew.
+    /// A server was slower than the deadline.
     pub(super) fn extend_deadline(&self) {
-        let (first, twice) = (first_deadline(&self.settings), self.deadline() * 2);
-        // Where calls fail, nobody waits: what is sent again may take as long as it does.
-        let is_limited = self.settings.timeout.is_some() && !self.is_failing();
-        let next = if is_limited && twice > first * SLOWER_MAX { first } else { twice };
-        self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
+        self.deadline.extend(!self.is_failing());
+    }
+
+    /// Calls wait from now on, and are sent.
+    pub(super) fn limit_deadline(&self) {
+        self.deadline.limit();
     }
 
     /// Whether the server cannot be reached for too long.
@@ -313,9 +311,16 @@ impl Link {
 
     /// A call was answered.
     pub(super) fn answered(&self) {
-        if !self.answered.load(Ordering::Relaxed) {
-            self.answered.store(true, Ordering::Relaxed);
+        for noted in [&self.answered, &self.served] {
+            if !noted.load(Ordering::Relaxed) {
+                noted.store(true, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Whether a call was answered since the last time that this was asked.
+    pub(super) fn takes_served(&self) -> bool {
+        self.served.swap(false, Ordering::Relaxed)
     }
 
     /// Has calls fail until there is a connection, once they have waited for long enough: whether that is now.
@@ -370,10 +375,6 @@ impl Link {
         .await;
         change
     }
-}
-
-fn first_deadline(settings: &Settings) -> Duration {
-    settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
 }
 
 /// A change of a range that others wait for; over when dropped.

@@ -23,6 +23,7 @@ mod access;
 mod call;
 mod changing;
 mod channel;
+mod deadline;
 mod journal;
 mod link;
 mod negotiation;

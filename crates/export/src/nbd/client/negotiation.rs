@@ -1,5 +1,6 @@
 //! Options, until the server has let us in to an export.
 
+use spillway_core::SECTOR;
 use spillway_core::session::Output;
 
 use crate::nbd::wire::{
@@ -261,11 +262,11 @@ impl Negotiation {
         if size > spillway_core::block::DEVICE_BYTES_MAX {
             return Err(format!("it says that the export has {size} bytes, more than a device may have"));
         }
-        let plausible = block.is_power_of_two() && preferred.is_power_of_two() && payload_len_max >= block;
-        if !plausible || block > BLOCK_MAX {
+        let plausible = block.is_power_of_two() && preferred.is_power_of_two();
+        if !plausible || block > BLOCK_MAX || payload_len_max < block.max(SECTOR as u32) {
             return Err(format!(
                 "it asks for blocks of {block} bytes, {preferred} preferred, at most {payload_len_max}; \
-                 allowed are powers of two up to {BLOCK_MAX}"
+                 allowed are powers of two up to {BLOCK_MAX}, and payloads of at least {SECTOR}"
             ));
         }
         Ok(self.described)

@@ -10,6 +10,9 @@ use crate::nbd::wire;
 /// Why a connection cannot go on, in words.
 pub(super) type Broken = &'static str;
 
+/// Pieces of a reply, none next to another, at most: they take memory.
+const PIECES_MAX: usize = 1024;
+
 /// A request that is not answered.
 pub(super) struct Sent {
     pub(super) call: Call,
@@ -33,9 +36,19 @@ impl Sent {
         if after || before {
             return Err("bytes of a read come twice");
         }
-        match place.checked_sub(1).map(|last| &mut self.filled[last]) {
-            Some(last) if last.1 == at => last.1 = end,
-            _ => self.filled.insert(place, (at, end)),
+        let follows = place > 0 && self.filled[place - 1].1 == at;
+        let precedes = self.filled.get(place).is_some_and(|&(start, _)| start == end);
+        match (follows, precedes) {
+            (true, true) => {
+                let (_, end) = self.filled.remove(place);
+                self.filled[place - 1].1 = end;
+            }
+            (true, false) => self.filled[place - 1].1 = end,
+            (false, true) => self.filled[place].0 = at,
+            (false, false) if self.filled.len() == PIECES_MAX => {
+                return Err("a read is answered in too many pieces");
+            }
+            (false, false) => self.filled.insert(place, (at, end)),
         }
         Ok(())
     }

@@ -102,3 +102,19 @@ fn what_was_enciphered_is_not_sent_by_a_session_that_is_abandoned() {
         assert!(session.finished() && session.output().is_empty() == abandoned);
     }
 }
+
+#[test]
+fn a_session_that_is_abandoned_when_tls_fails_waits_for_no_peer() {
+    let authority = Authority::new();
+    for abandoned in [false, true] {
+        let mut session = asked(authority.server(Clients::Any).unwrap());
+        converse(&mut session, &mut authority.client(None), 1 << 20).unwrap();
+        session.inside().output.push(&[7; 10_000]);
+        assert!(session.output().len() > 10_000, "it waits for the peer");
+        session.inside().abandoned = abandoned;
+        let no_record = [23, 3, 3, 0, 20].into_iter().chain([1; 20]).collect::<Vec<u8>>();
+        give(&mut session, &no_record, 1 << 20);
+        poll(&mut session);
+        assert!(session.finished() && session.output().is_empty() == abandoned);
+    }
+}

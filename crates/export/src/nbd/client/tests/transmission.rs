@@ -260,6 +260,15 @@ fn what_the_protocol_forbids_ends_the_connection() {
 }
 
 #[test]
+fn a_read_is_not_taken_in_pieces_without_end() {
+    let mut conversation = Conversation::new(true);
+    let _read = conversation.read(0, 1 << 20);
+    let mut pieces = (0..1 << 12).rev().map(|piece| filled(1, 0, 2 * piece, &[1]));
+    let taken = pieces.position(|piece| conversation.receive(&piece).is_err());
+    assert_eq!(taken, Some(1024), "pieces are taken");
+}
+
+#[test]
 fn a_write_is_not_answered_before_it_was_sent() {
     let mut conversation = Conversation::new(true);
     let bytes = Arc::new(Shared::new(IoBuf::zeroed(4096), IoBuf::empty()));
