@@ -146,8 +146,15 @@ impl Store {
         Ok(())
     }
 
-    /// The end of a closed segment, with its summary, if it is as it was written.
+    /// The end of a closed segment, with its summary, if it is as it was written. What reads wrong is read once more.
     pub(super) async fn read_summary(&self, segment: u32) -> Option<IoBuf> {
+        match self.read_summary_once(segment).await {
+            None => self.read_summary_once(segment).await,
+            found => found,
+        }
+    }
+
+    async fn read_summary_once(&self, segment: u32) -> Option<IoBuf> {
         let bytes = self.layout().segment_bytes();
         let mut len = UNIT;
         loop {

@@ -1,7 +1,7 @@
 //! What a spill file holds before it is opened: taken, given up, or refused. Nothing is written.
 
 use spillway_core::size::human;
-use spillway_core::{ByteRange, Error, IoBuf, Kind, Request, Seam, Workspace};
+use spillway_core::{ByteRange, Error, Kind, Request, Seam, Workspace};
 
 use super::format::{CODEC_NAME_LEN, CODECS, Found, Layout, State, Superblock, UNIT, copy_offset};
 use super::settings::{Keep, Settings, codec_names};
@@ -142,7 +142,7 @@ pub(super) fn damaged(kind: Kind) -> Error {
         Kind::NoSpace | Kind::OutOfMemory => {
             "there is no memory for the table of its pages: give --memory more"
         }
-        _ => "cannot be read",
+        _ => "cannot be read: the system's log may tell of its disk",
     };
     Error::new(kind, format!("the spill file keeps what the device stored, and {what}"))
 }
@@ -216,8 +216,12 @@ async fn find(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Found, K
 }
 
 pub(super) async fn decode(device: &Seam, buffers: &Workspace, at: u64) -> Result<Found, Kind> {
-    let buf: IoBuf = buffers.take(UNIT).await;
-    let reply = device.submit(Request::read(at, buf)).await;
+    let read = async || device.submit(Request::read(at, buffers.take(UNIT).await)).await;
+    let mut reply = read().await;
+    if reply.result.is_err() {
+        drop(reply);
+        reply = read().await;
+    }
     reply.result?;
     Ok(Superblock::decode(reply.buf.first_chunk().expect("a unit was read")))
 }

@@ -1,13 +1,13 @@
 //! A file that keeps what its device stored is taken with that: its checkpoint says which records are live.
 
-use spillway_core::{IoBuf, Kind, WorkKind, Works};
+use spillway_core::{Kind, WorkKind, Works};
 
 use super::batch::batch_bytes;
 use super::format::{
     CheckpointEntry, CheckpointSpan, Codec, Contents, FOOTER_LEN, Footer, SEQS, UNIT, read_tail,
 };
 use super::segments::State;
-use super::store::{Location, Spilled, Store};
+use super::store::{Count, Location, Spilled, Store};
 
 /// Is handed each record that the file keeps. [`Kind::Corrupt`] where it cannot be one of the device's; any other error is that of memory.
 pub type Keeper<'a> = &'a mut dyn FnMut(Spilled) -> Result<(), Kind>;
@@ -17,6 +17,19 @@ impl Store {
     ///
     /// [`Kind::Corrupt`]: the file is not as it was written. Any other error is that of reading, or of `keep`.
     pub(super) async fn restore(
+        &self,
+        span: CheckpointSpan,
+        keep: Keeper<'_>,
+        works: &Works,
+    ) -> Result<(), Kind> {
+        match self.restore_segments(span, keep, works).await {
+            // What could not be read is missed.
+            Err(Kind::Corrupt) if self.count(Count::ReadErrors) > 0 => Err(Kind::Io),
+            restored => restored,
+        }
+    }
+
+    async fn restore_segments(
         &self,
         span: CheckpointSpan,
         keep: Keeper<'_>,
@@ -79,8 +92,7 @@ impl Store {
         if start + bytes as u64 > self.device.geometry().size {
             return Ok(None);
         }
-        let buf = self.workspaces.cleaner.take(UNIT).await;
-        let buf = self.read_at(segment, bytes - UNIT, buf).await?;
+        let buf = self.read_metadata(segment, bytes - UNIT, UNIT, &self.workspaces.cleaner).await?;
         let footer = Footer::decode(buf.last_chunk::<FOOTER_LEN>().expect("a unit was read"));
         let ours = |footer: &Footer| {
             footer.low_uuid == self.superblock.low_uuid()
@@ -181,8 +193,8 @@ impl<'a> Entries<'a> {
 
     async fn read_more(&mut self) -> Result<(), Kind> {
         let len = batch_bytes(self.store.layout()).min(self.footer.data_bytes as usize - self.read);
-        let buf = self.store.workspaces.batches.take(len.next_multiple_of(UNIT)).await;
-        let buf: IoBuf = self.store.read_at(self.segment, self.read, buf).await?;
+        let (store, whole) = (self.store, len.next_multiple_of(UNIT));
+        let buf = store.read_metadata(self.segment, self.read, whole, &store.workspaces.batches).await?;
         self.crc = crc32c::crc32c_append(self.crc, &buf[..len]);
         self.data.drain(..std::mem::take(&mut self.at));
         self.data.extend_from_slice(&buf[..len]);

@@ -175,10 +175,7 @@ impl Store {
 
     /// Which records of a segment slots name; `None` where its summary is not to be had.
     async fn live_records(&self, segment: u32, owner: &impl Owner) -> Option<CheckpointEntry> {
-        let tail = match self.read_summary(segment).await {
-            Some(tail) => tail,
-            None => self.read_summary(segment).await?,
-        };
+        let tail = self.read_summary(segment).await?;
         let (footer, records) = read_tail(&tail)?;
         let mut entry = CheckpointEntry::new(segment, footer.seq, footer.records);
         let mut offset = 0;

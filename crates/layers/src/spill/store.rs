@@ -318,6 +318,21 @@ impl Store {
         reply.result.map(|()| reply.buf)
     }
 
+    /// Reads metadata of a segment into `memory`, once more where that fails: it has no other place.
+    pub(super) async fn read_metadata(
+        &self,
+        segment: u32,
+        offset: usize,
+        len: usize,
+        memory: &Workspace,
+    ) -> Result<IoBuf, Kind> {
+        let buf = memory.take(len).await;
+        match self.read_at(segment, offset, buf).await {
+            Err(_) => self.read_at(segment, offset, memory.take(len).await).await,
+            read => read,
+        }
+    }
+
     /// Gives a segment to the upkeep, if it is to be freed.
     pub(super) fn free(self: &Arc<Self>, to_free: Option<ToFree>) {
         let Some(ToFree(segment)) = to_free else { return };

@@ -224,6 +224,25 @@ fn a_start_that_reads_something_else_is_refused() {
     assert!(refused > 3 && taken > 0, "{refused} refused, {taken} taken");
 }
 
+/// One that fails again is no reason to call the file damaged: who believed that would discard it.
+#[test]
+fn a_start_makes_one_read_that_fails_again() {
+    let (medium, stored) = stopped();
+    let open = |nth, sticky| {
+        let faults = vec![Fault { call: Some(Call::Read), nth, effect: Effect::Fail(Kind::Io), sticky }];
+        let plan = Plan { faults, ..Plan::default() };
+        open_again(medium.clone(), &keeping(Keep::Always), plan, nth, &stored)
+    };
+    let mut nth = 0;
+    while let Err(why) = open(nth, true) {
+        assert!(why.kind == Kind::Io && !why.message().contains("--force"), "read {nth}: {why}");
+        let (house, _) = open(nth, false).expect("it fails once");
+        assert!(house.stored() == stored, "read {nth}");
+        nth += 1;
+    }
+    assert!(nth > 8, "{nth} reads");
+}
+
 /// A write of the start fails, and one that says again what is kept: the next one has everything all the same.
 #[test]
 fn a_start_that_cannot_write_leaves_what_is_kept() {
