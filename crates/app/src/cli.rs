@@ -22,6 +22,7 @@ pub(crate) mod config;
 pub(crate) mod declared;
 pub(crate) mod distinct;
 pub(crate) mod naming;
+mod paths;
 pub(crate) mod place;
 pub(crate) mod plan;
 pub(crate) mod server_options;

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use spillway_io::keep_descriptors_from;
 use spillway_io::patient::write_all;
 
 use crate::words;
@@ -33,19 +34,23 @@ pub(crate) fn is_child() -> bool {
 /// Starts the child, passes on what it says and returns the exit code for the parent.
 pub(crate) fn launch() -> Result<u8> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let mut child = Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .env(MARK, "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start the background process")?;
+    let mut command = Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    // Locks and pipes of who starts it end with that, unless a word names one, which is still to be opened.
+    if !std::env::args_os().any(|word| names_descriptor(&word.to_string_lossy())) {
+        keep_descriptors_from(&mut command);
+    }
+    let mut child = command.spawn().context("cannot start the background process")?;
     let words = child.stdout.take().expect("its standard output was asked to be a pipe");
     if relay(words, &mut stdout())? {
         return Ok(0);
     }
     let status = child.wait().context("cannot learn how the background process ended")?;
     Ok(exit_code(status.code(), status.signal()))
+}
+
+fn names_descriptor(word: &str) -> bool {
+    ["/dev/fd/", "/proc/self/fd/"].iter().any(|place| word.contains(place))
 }
 
 /// Copies until [`READY`] or the end; says whether `READY` came, whatever becomes of the copy.

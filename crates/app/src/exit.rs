@@ -12,7 +12,7 @@ Exit codes:
   2    wrong usage: an option, a value or the configuration file
   3    there is no such server, device or attribute
   4    in use: the name or socket is taken, a client is connected, or the file is open
-  any  of a server with a COMMAND: that of the command, 128 + N where signal N has ended it
+  any  of a server with a COMMAND: that of the command, 128 + N where signal N has ended it, or kept it from running
   130  ended at once by a second SIGINT (Ctrl-C); 131 by a second SIGQUIT, 143 by a second SIGTERM";
 
 /// What the documented signals do; shown by `spillway --help`.

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Context, Result};
+use signal_hook::consts::SIGTERM;
 use spillway_core::contract::block_on;
 use spillway_core::{Charge, Error, Job, Kind, Place};
 use spillway_export::Reserved;
@@ -66,7 +67,7 @@ use devices::Devices;
 use endpoints::{Endpoints, NbdFront};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
-use occupants::{expect_detached, is_swap_of};
+use occupants::expect_detached;
 use shutdown::{Stopping, end};
 use signals::{Asked, OF_KEYS};
 
@@ -109,6 +110,8 @@ struct Server {
     failed: Option<Error>,
     /// The program that runs beside it.
     command: Option<Running>,
+    /// The exit code: without one, or once it has ended.
+    code: u8,
     asked: Arc<Asked>,
     to_self: Sender<Event>,
     events: Receiver<Event>,
@@ -187,12 +190,13 @@ impl Server {
         tracing::info!("{}", self.start_text(None));
         self.asked.command_begins();
         let meanwhile: Vec<Event> = self.events.try_iter().collect();
-        let ends = meanwhile.iter().any(Event::ends_the_server);
+        let ends = meanwhile.iter().find_map(Event::ends_the_server);
         for event in meanwhile {
             let _ = self.to_self.send(event);
         }
         // Who has asked for the end wants no command.
-        if ends {
+        if let Some(signal) = ends {
+            self.code = u8::try_from(128 + signal).unwrap_or(Exit::Failed as u8);
             self.asked.command_has_ended();
             return Ok(());
         }
@@ -224,12 +228,12 @@ impl Server {
                         continue;
                     }
                     tracing::info!("signal {number}: stopping");
-                    let folder = &self.builder.folder;
-                    let swap = self.devices.all().into_iter().filter(|device| is_swap_of(device, folder));
-                    let swap: Vec<_> = swap.collect();
+                    let swap = self.swap();
                     if swap.is_empty() {
                         return Ok(self.stop(None, Some(number))?);
                     }
+                    // It may be what detaches them.
+                    self.command.iter_mut().for_each(|command| command.ask(Some(number)));
                     self.wait_for_swapoff(number, swap);
                 }
                 Event::Leave(number, swap) => {
@@ -240,7 +244,13 @@ impl Server {
                     self.look_again(number, swap);
                 }
                 Event::ReadAgain => self.endpoints.read_certificates(),
-                Event::CommandEnded => break,
+                Event::CommandEnded => {
+                    self.end_command(None);
+                    match self.swap() {
+                        swap if swap.is_empty() => break,
+                        swap => self.wait_for_swapoff(SIGTERM, swap),
+                    }
+                }
                 Event::Failed(error) => {
                     tracing::error!("{}: stopping", error.message());
                     return Ok(self.stop(None, None).and(Err(refused(error)))?);
@@ -341,14 +351,22 @@ impl Server {
         }
     }
 
+    /// Waits for the end of the command, if there is one; the keys of the terminal are for the server from then on.
+    fn end_command(&mut self, signal: Option<i32>) {
+        if let Some(command) = self.command.take() {
+            self.code = command.end(signal);
+        }
+        self.asked.command_has_ended();
+    }
+
     /// Stops everything, first the command, which a `signal` may have been sent to; its exit code. The first failed flush is reported, of those
     /// too whose devices have ended before.
     fn stop(mut self, reply: Option<ReplySender>, signal: Option<i32>) -> Result<u8, Failure> {
         service::stopping();
         // Who has asked for something, or does so later, is answered that the server stops.
         self.events = mpsc::channel().1;
-        let code = self.command.take().map_or(Exit::Success as u8, |command| command.end(signal));
-        self.asked.command_has_ended();
+        self.end_command(signal);
+        let code = self.code;
         self.unmount_in_time();
         assert!(self.mounting.is_none(), "devices end below a mount");
         let shared = self.endpoints.stop_shared();

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use spillway_tests::logging::{closed_pipe, full_device, pipe_that_nobody_reads};
 use spillway_tests::raw::Client;
-use spillway_tests::{Launch, pattern, tool, until};
+use spillway_tests::{Launch, pattern, text, tool, until};
 
 const MIB: usize = 1 << 20;
 
@@ -48,6 +48,20 @@ impl Drop for Background {
     fn drop(&mut self) {
         let _ = kill_process(self.0, Signal::KILL);
     }
+}
+
+/// A lock that its starter holds, or a pipe whose end its starter waits for, is not its own.
+#[test]
+fn it_keeps_nothing_that_its_starter_had_open() {
+    let launch = Launch::ram("1M");
+    let held = fs::canonicalize(launch.folder().write("held", "")).expect("it exists");
+    let words = ["sh", "-c", "exec 9<\"$0\"; exec \"$@\"", text(&held)];
+    let (server, _) = Background::start(launch.through(words));
+    let open = fs::read_dir(format!("/proc/{}/fd", server.0.as_raw_nonzero())).expect("it lives");
+    let open: Vec<_> = open.map(|entry| fs::read_link(entry.expect("an entry").path())).collect();
+    assert!(open.len() > 3 && !open.iter().flatten().any(|path| *path == held), "{open:?}");
+    server.signal(Signal::TERM);
+    server.ends();
 }
 
 fn has(path: &Path, words: &str) -> bool {

@@ -270,6 +270,7 @@ fn an_address_that_is_none_is_refused_with_the_forms_that_are() {
         ("nbds://127.0.0.1/x", "give tls_certificates DIR of the origin"),
         ("nbds+unix:///x?socket=/s", "give tls_certificates DIR of the origin"),
         ("nbd+unix:///x", "socket=PATH"),
+        ("nbd+unix:///x?socket=s", "path from the root"),
         ("nbd://host:port/x", "give nbd://HOST[:PORT]/EXPORT"),
         ("nbd:host", "give nbd://HOST[:PORT]/EXPORT"),
     ] {

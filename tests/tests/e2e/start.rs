@@ -89,6 +89,20 @@ fn a_second_interrupt_ends_a_start_that_waits_at_once() {
     assert_eq!(ended.code(), Some(130));
 }
 
+/// Or a script would go on as if it had run.
+#[test]
+fn a_signal_before_the_command_is_in_the_exit_code() {
+    let held = Held::new();
+    let mut command = held.launch().program();
+    command.arg("serve").arg(&held.config).args(["--", "sleep", "1000"]);
+    let mut server =
+        Killed(command.stdout(Stdio::null()).stdin(Stdio::null()).spawn().expect("it was built"));
+    drop(held.client());
+    kill_process(Pid::from_child(&server.0), Signal::TERM).expect("it lives");
+    drop(held.silent);
+    assert_eq!(until("it ends", || server.0.try_wait().expect("it is ours")).code(), Some(143));
+}
+
 #[test]
 fn signals_cut_no_wait_for_a_socket_short() {
     let held = Held::new();

@@ -8,10 +8,10 @@ use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::{limits, page_cache, zram};
 
-use crate::address::Scheme;
 use crate::cli::config::Config;
 use crate::cli::distinct;
 use crate::cli::naming::{self, Naming, check_template, numbered};
+use crate::cli::paths;
 use crate::cli::place;
 use crate::cli::server_options::ServerConfig;
 use crate::cli::{
@@ -101,11 +101,8 @@ impl DevicePlan {
 }
 
 impl ServerPlan {
-    fn new(mut server: ServerConfig, devices: Vec<DevicePlan>) -> Result<Self> {
-        let socket = server.socket.map(absolute).transpose();
-        server.socket = socket.context("cannot resolve the socket's path")?;
-        let mount = server.mount.map(absolute).transpose();
-        server.mount = mount.context("cannot resolve the mount's path")?;
+    fn new(mut server: ServerConfig, mut devices: Vec<DevicePlan>) -> Result<Self> {
+        paths::resolve(&mut server, devices.iter_mut().map(|device| &mut device.stack))?;
         let plan = Self { server, devices };
         plan.check()?;
         assert!(!plan.devices.is_empty(), "a plan serves no device");
@@ -197,7 +194,7 @@ impl ServerPlan {
     /// What `spillway disk` asks for.
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
         let mut file = options.file.config();
-        file.path = resolved(&file.path)?;
+        file.path = paths::of_origin(&file.path)?;
         let (name, read_only) = (options.server.named(options.name, "disk"), file.read_only);
         let layers = paged(options.page_cache, PageCache(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
@@ -211,7 +208,7 @@ impl ServerPlan {
     /// What `spillway cache` asks for.
     pub(crate) fn cache(options: CacheOptions) -> Result<Self> {
         let mut file = options.file.config();
-        file.path = resolved(&file.path)?;
+        file.path = paths::of_origin(&file.path)?;
         // What is cached is written back, whatever clients may do.
         let read_only = std::mem::take(&mut file.read_only);
         let mut cache = options.cache.config();
@@ -261,14 +258,6 @@ fn paged(options: PageCacheOptions, preset: PageCache) -> Result<Option<LayerCon
     }
 }
 
-/// An origin as it is found from any folder.
-fn resolved(origin: &Path) -> Result<PathBuf> {
-    match Scheme::of(origin) {
-        Scheme::Path => absolute(origin).context("cannot resolve the origin's path"),
-        _ => Ok(origin.to_owned()),
-    }
-}
-
 fn alone(origin: OriginConfig) -> StackConfig {
     StackConfig { origin, layers: Vec::new() }
 }
@@ -302,9 +291,14 @@ mod tests {
 
     #[test]
     fn paths_are_resolved_while_the_working_folder_is_known() {
-        let plan = plan("spillway disk --origin image.raw --socket s --read-only").unwrap();
+        let line = "spillway disk --origin image.raw --socket s --read-only --http unix:h --tls-certificates c \
+                    --origin-tls-certificates o";
+        let plan = plan(line).unwrap();
+        assert!(plan.server.http.unwrap().starts_with("unix:/"));
+        assert!(plan.server.tls_certificates.unwrap().is_absolute());
         let OriginConfig::File(file) = &plan.devices[0].stack.origin else { panic!("not a file") };
         assert!(file.path.is_absolute() && file.read_only && plan.devices[0].read_only);
+        assert!(file.tls_certificates.as_ref().is_some_and(|path| path.is_absolute()));
         assert!(plan.server.socket.unwrap().is_absolute());
         let ram = self::plan("spillway ram --size 1G --spill s").unwrap();
         let OriginConfig::Zram(zram) = &ram.devices[0].stack.origin else { panic!("not zram") };

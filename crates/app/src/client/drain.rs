@@ -11,7 +11,7 @@ use spillway_export::control::{Operation, Reply};
 use super::connection::{Connection, print, unexpected};
 use super::progress::beside;
 use super::stop_one;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, code_of};
 use crate::runtime_folder::RuntimeFolder;
 
 /// How often the server is asked.
@@ -44,7 +44,13 @@ pub(crate) fn hand_over(folder: &RuntimeFolder, device: String) -> Result<()> {
     for cache in &caches {
         set(&mut connection, &device, &format!("{cache}.message"), "flush_on_suspend")?;
     }
-    beside(&[(folder.clone(), device.clone())], || stop_one(folder, &device))?;
+    let stopped = beside(&[(folder.clone(), device.clone())], || stop_one(folder, &device));
+    stopped.map_err(|error| match code_of(&error) {
+        Exit::Busy => error.context(format!(
+            "{device} is drained and goes on without its cache until spillway set {device} cleaner 0; hand it over again"
+        )),
+        _ => error,
+    })?;
     complete(&device)
 }
 

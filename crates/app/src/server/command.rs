@@ -35,6 +35,8 @@ pub(crate) struct Running {
     id: Pid,
     process: OwnedFd,
     ended: Receiver<u8>,
+    /// The signal that has asked it to end last.
+    asked: Option<i32>,
 }
 
 impl Running {
@@ -64,7 +66,7 @@ impl Running {
             let _ = events.send(Event::CommandEnded);
         };
         thread::Builder::new().name("command".into()).spawn(wait).context("cannot start a thread")?;
-        Ok(Self { name, id, process, ended })
+        Ok(Self { name, id, process, ended, asked: None })
     }
 
     /// Passes a signal of the keys on, unless the terminal has sent it to both.
@@ -84,9 +86,17 @@ impl Running {
         }
     }
 
-    /// Waits for its end, which a signal asks for, SIGTERM but for a hangup; its exit code as a shell has it.
-    pub(crate) fn end(self, signal: Option<i32>) -> u8 {
-        self.send(signal.filter(|&signal| signal == SIGHUP).unwrap_or(SIGTERM));
+    /// Asks it to end, by SIGTERM but for a hangup, once by each.
+    pub(crate) fn ask(&mut self, signal: Option<i32>) {
+        let signal = signal.filter(|&signal| signal == SIGHUP).unwrap_or(SIGTERM);
+        if self.asked.replace(signal) != Some(signal) {
+            self.send(signal);
+        }
+    }
+
+    /// Asks it to end, and waits for that; its exit code as a shell has it.
+    pub(crate) fn end(mut self, signal: Option<i32>) -> u8 {
+        self.ask(signal);
         match self.ended.recv_timeout(PATIENCE) {
             Err(RecvTimeoutError::Timeout) => {
                 service::warn(&format!(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use signal_hook::consts::SIGTERM;
 use spillway_core::{Error, Job, Kind, Report};
 
 use crate::server::building::{Built, Claim};
@@ -40,9 +41,13 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether it asks for the end of the whole server, or is the cause of that.
-    pub(crate) fn ends_the_server(&self) -> bool {
-        matches!(self, Event::Signal(_) | Event::Failed(_) | Event::Stop(_))
+    /// By which signal it asks for the end of the whole server, or as by which it is the cause of that.
+    pub(crate) fn ends_the_server(&self) -> Option<i32> {
+        match self {
+            Self::Signal(number) => Some(*number),
+            Self::Failed(_) | Self::Stop(_) => Some(SIGTERM),
+            _ => None,
+        }
     }
 }
 

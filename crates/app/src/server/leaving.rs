@@ -9,7 +9,7 @@ use spillway_core::{Error, Kind};
 use super::Server;
 use crate::server::device::Device;
 use crate::server::event::Event;
-use crate::server::occupants::expect_detached;
+use crate::server::occupants::{expect_detached, is_swap_of};
 use crate::service;
 
 /// Pause between two looks whether something is still in use, once a signal has asked the server to stop.
@@ -55,6 +55,12 @@ impl Server {
             Some(mounting) if self.devices.all().len() > 1 => mounting.remove(name),
             _ => self.unmount(),
         }
+    }
+
+    /// Devices that the kernel swaps to.
+    pub(super) fn swap(&self) -> Vec<Arc<Device>> {
+        let folder = &self.builder.folder;
+        self.devices.all().into_iter().filter(|device| is_swap_of(device, folder)).collect()
     }
 
     /// Puts the end off until the devices are detached that the kernel swaps to: what is swapped out would be lost. A second signal ends the

@@ -34,6 +34,12 @@ pub(crate) async fn open_nbd(
 ) -> Result<OpenStorage, Error> {
     let text = backing.path.to_string_lossy().into_owned();
     let (address, export) = Address::parse(&text)?;
+    if let Place::Unix(path) = &address.place
+        && !path.is_absolute()
+    {
+        let why = "give the socket's path from the root, as it is used again after a connection was lost, and tells origins apart";
+        return Err(Error::invalid(format!("{text}: {why}")));
+    }
     let tls = match (address.tls, &backing.remote.tls_certificates) {
         (false, _) => None,
         (true, Some(folder)) => {

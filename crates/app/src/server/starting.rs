@@ -13,7 +13,7 @@ use spillway_io::{Allowed, Limits, Listener, OnFailure, Peers, Workers, WorkersO
 use super::Server;
 use crate::cli::plan::{DevicePlan, ServerPlan};
 use crate::cli::server_options::ServerConfig;
-use crate::exit::refused;
+use crate::exit::{Exit, refused};
 use crate::memory::Memory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::building::{Builder, Built};
@@ -82,6 +82,7 @@ impl Server {
             jobs: Vec::new(),
             failed: None,
             command: None,
+            code: Exit::Success as u8,
             asked,
             to_self,
             events,
