@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Context, Result};
-use signal_hook::consts::SIGTERM;
 use spillway_core::contract::block_on;
 use spillway_core::{Charge, Error, Job, Kind, Place};
 use spillway_export::Reserved;
@@ -32,7 +31,7 @@ use spillway_export::control::added_name;
 use spillway_io::{Before, Limits, Workers};
 
 use crate::cli::plan::ServerPlan;
-use crate::exit::{Exit, Failure, refused};
+use crate::exit::{Failure, refused};
 use crate::memory::Memory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::{daemon, log, service, system, words};
@@ -112,6 +111,8 @@ struct Server {
     command: Option<Running>,
     /// The exit code: without one, or once it has ended.
     code: u8,
+    /// It waits until the kernel swaps to none of its devices, and ends.
+    leaves: bool,
     asked: Arc<Asked>,
     to_self: Sender<Event>,
     events: Receiver<Event>,
@@ -195,8 +196,8 @@ impl Server {
             let _ = self.to_self.send(event);
         }
         // Who has asked for the end wants no command.
-        if let Some(signal) = ends {
-            self.code = u8::try_from(128 + signal).unwrap_or(Exit::Failed as u8);
+        if let Some(code) = ends {
+            self.code = code;
             self.asked.command_has_ended();
             return Ok(());
         }
@@ -234,7 +235,7 @@ impl Server {
                     }
                     // It may be what detaches them.
                     self.command.iter_mut().for_each(|command| command.ask(Some(number)));
-                    self.wait_for_swapoff(number, swap);
+                    self.wait_for_swapoff(Some(number), swap);
                 }
                 Event::Leave(number, swap) => {
                     let folder = &self.builder.folder;
@@ -248,7 +249,7 @@ impl Server {
                     self.end_command(None);
                     match self.swap() {
                         swap if swap.is_empty() => break,
-                        swap => self.wait_for_swapoff(SIGTERM, swap),
+                        swap => self.wait_for_swapoff(None, swap),
                     }
                 }
                 Event::Failed(error) => {

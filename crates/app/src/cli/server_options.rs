@@ -117,7 +117,7 @@ options! {
     Start allow_other: bool = Type::Switch,
         "Let all users who can reach the mount's folder read and write the devices' files, and root look into it; to all but root /etc/fuse.conf has to allow this by user_allow_other"
         .preset(Preset::Switch(false)) .option("allow-other");
-    Once background: bool = Type::Switch, "Detach from the terminal once clients can connect. From then on the log goes to --log-file, or without one to NAME.log beside the socket"
+    Once background: bool = Type::Switch, "Detach from the terminal once clients can connect, without the descriptors of the program that starts it, unless the command line names one below /dev/fd. From then on the log goes to --log-file, or without one to NAME.log beside the socket"
         .preset(Preset::Switch(false)) .option("background");
 }
 

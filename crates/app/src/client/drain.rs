@@ -47,7 +47,7 @@ pub(crate) fn hand_over(folder: &RuntimeFolder, device: String) -> Result<()> {
     let stopped = beside(&[(folder.clone(), device.clone())], || stop_one(folder, &device));
     stopped.map_err(|error| match code_of(&error) {
         Exit::Busy => error.context(format!(
-            "{device} is drained and goes on without its cache until spillway set {device} cleaner 0; hand it over again"
+            "{device} is drained, and its cache takes nothing: end what uses it and hand it over again, or use the cache again by spillway set {device} cleaner 0"
         )),
         _ => error,
     })?;

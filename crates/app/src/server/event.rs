@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use signal_hook::consts::SIGTERM;
 use spillway_core::{Error, Job, Kind, Report};
 
+use crate::exit::Exit;
 use crate::server::building::{Built, Claim};
 use crate::server::device::Device;
 
@@ -41,11 +41,11 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// By which signal it asks for the end of the whole server, or as by which it is the cause of that.
-    pub(crate) fn ends_the_server(&self) -> Option<i32> {
+    /// The exit code of a command that it keeps from running, where it asks for the end of the whole server, or is the cause of that.
+    pub(crate) fn ends_the_server(&self) -> Option<u8> {
         match self {
-            Self::Signal(number) => Some(*number),
-            Self::Failed(_) | Self::Stop(_) => Some(SIGTERM),
+            Self::Signal(number) => u8::try_from(128 + number).ok(),
+            Self::Failed(_) | Self::Stop(_) => Some(Exit::Failed as u8),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
+use signal_hook::consts::SIGTERM;
 use spillway_core::{Error, Kind};
 
 use super::Server;
@@ -65,14 +66,18 @@ impl Server {
 
     /// Puts the end off until the devices are detached that the kernel swaps to: what is swapped out would be lost. A second signal ends the
     /// process.
-    pub(super) fn wait_for_swapoff(&mut self, number: i32, swap: Vec<Arc<Device>>) {
+    pub(super) fn wait_for_swapoff(&mut self, signal: Option<i32>, swap: Vec<Arc<Device>>) {
+        if std::mem::replace(&mut self.leaves, true) {
+            return;
+        }
+        let at_once = if signal.is_some() { "a second signal" } else { "two signals" };
         let names: Vec<_> = swap.iter().map(|device| device.name()).collect();
         let names = names.join(", ");
         service::waiting();
         service::warn(&format!(
-            "{names}: the kernel swaps to it; the server ends after spillway detach, or at once by a second signal"
+            "{names}: the kernel swaps to it; the server ends after spillway detach, or at once by {at_once}"
         ));
-        self.look_again(number, swap);
+        self.look_again(signal.unwrap_or(SIGTERM), swap);
     }
 
     /// Looks again after a pause whether it may leave.

@@ -83,6 +83,7 @@ impl Server {
             failed: None,
             command: None,
             code: Exit::Success as u8,
+            leaves: false,
             asked,
             to_self,
             events,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_core::env::within;
 use spillway_core::storage::Moved;
-use spillway_core::sync::Ordering;
+use spillway_core::sync::{Ordering, Semaphore};
 use spillway_core::{ByteRange, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
 
 use super::completion::Completion;
@@ -99,10 +99,25 @@ impl Image {
         if range.offset + range.len > self.size.load(Ordering::Acquire) { Err(Kind::Io) } else { Ok(()) }
     }
 
-    async fn sign(&self) -> Result<(), Kind> {
-        let (image, writers) = (self.present()?, self.geometry.writers.ok_or(Kind::ReadOnly)?);
-        let signed = self.answer(call_on_blocking_thread(move || image.set_writer(writers.own))).await?;
-        signed.map_err(|errno| self.kind_of(errno))
+    async fn sign(self: &Arc<Self>) -> Result<(), Kind> {
+        let writers = self.geometry.writers.ok_or(Kind::ReadOnly)?;
+        self.ask_alone(|image| &image.header, move |image| image.set_writer(writers.own)).await
+    }
+
+    /// What a call that blocks says, one of its kind at a time: it has a thread until the cluster answers, whether anybody waits for it or
+    /// not.
+    async fn ask_alone<T: Send + 'static>(
+        self: &Arc<Self>,
+        kind: fn(&Self) -> &Semaphore,
+        call: impl FnOnce(&OpenImage) -> Result<T, i32> + Send + 'static,
+    ) -> Result<T, Kind> {
+        self.in_time(kind(self).take(1)).await?;
+        let (asks, image) = (Asks(self.clone(), kind), self.present()?);
+        let call = move || {
+            let _asks = asks;
+            call(&image)
+        };
+        self.answer(call_on_blocking_thread(call)).await?.map_err(|errno| self.kind_of(errno))
     }
 
     /// Begins a call and waits for it. One that is not answered in time fails, and goes on with its memory; nothing that overlaps `changed`
@@ -245,25 +260,19 @@ impl Image {
         range: ByteRange,
         count_max: usize,
     ) -> Result<Vec<Extent>, Kind> {
-        self.in_time(self.listing.take(1)).await?;
-        let (asks, image) = (Asks(self.clone()), self.present()?);
-        let listing = call_on_blocking_thread(move || {
-            let _asks = asks;
-            image.extents(range, count_max)
-        });
-        let listed = self.answer(listing).await?;
-        listed.map_err(|errno| self.kind_of(errno))
+        self.ask_alone(|image| &image.listing, move |image| image.extents(range, count_max)).await
     }
 
     pub(super) async fn look(self: Arc<Self>) -> Result<(), Kind> {
         self.looking.through(self.look_now()).await
     }
 
-    async fn look_now(&self) -> Result<(), Kind> {
-        let image = self.present()?;
-        let changes = image.changes.load(Ordering::Acquire);
-        let looked = self.answer(call_on_blocking_thread(move || image.sizes())).await?;
-        let (bytes, _) = looked.map_err(|errno| self.kind_of(errno))?;
+    async fn look_now(self: &Arc<Self>) -> Result<(), Kind> {
+        let look = |image: &OpenImage| {
+            let changes = image.changes.load(Ordering::Acquire);
+            image.sizes().map(|(bytes, _)| (changes, bytes))
+        };
+        let (changes, bytes) = self.ask_alone(|image| &image.header, look).await?;
         self.size.store(bytes / SECTOR * SECTOR, Ordering::Release);
         self.seen.store(changes, Ordering::Release);
         Ok(())
@@ -316,11 +325,11 @@ impl Image {
     }
 }
 
-/// Asks what is stored, until it is dropped.
-struct Asks(Arc<Image>);
+/// Asks by a call of that kind, until it is dropped.
+struct Asks(Arc<Image>, fn(&Image) -> &Semaphore);
 
 impl Drop for Asks {
     fn drop(&mut self) {
-        self.0.listing.give(1);
+        self.1(&self.0).give(1);
     }
 }

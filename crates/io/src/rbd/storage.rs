@@ -79,10 +79,12 @@ pub(super) struct Image {
     /// Changes of the header that the size is after.
     pub(super) seen: AtomicU64,
     pub(super) looking: GroupFlush,
+    /// Held by the call that reads or writes the header.
+    pub(super) header: Semaphore,
     pub(super) timeout: Option<Duration>,
     /// Memory of calls where they may be given up: the caller has its own back then, and the call goes on.
     pub(super) room: Option<Workspace>,
-    /// Held by the one that asks what is stored, which has a thread until the cluster answers.
+    /// Held by the call that asks what is stored.
     pub(super) listing: Semaphore,
     /// Ranges of changes that nobody waits for any more, and that the cluster may still do.
     pub(super) late: RangeSet,
@@ -135,6 +137,7 @@ impl Image {
             size: AtomicU64::new(size),
             seen: AtomicU64::new(0),
             looking: GroupFlush::default(),
+            header: Semaphore::new(1),
             timeout: options.timeout,
             room,
             late: RangeSet::new(LATE_MAX),

@@ -142,7 +142,9 @@ pub(super) fn damaged(kind: Kind) -> Error {
         Kind::NoSpace | Kind::OutOfMemory => {
             "there is no memory for the table of its pages: give --memory more"
         }
-        _ => "cannot be read: the system's log may tell of its disk",
+        _ => {
+            "cannot be read: the system's log may tell of its disk; if that cannot be helped, --force without --keep discards what is left"
+        }
     };
     Error::new(kind, format!("the spill file keeps what the device stored, and {what}"))
 }

@@ -263,10 +263,11 @@ impl Negotiation {
             return Err(format!("it says that the export has {size} bytes, more than a device may have"));
         }
         let plausible = block.is_power_of_two() && preferred.is_power_of_two();
-        if !plausible || block > BLOCK_MAX || payload_len_max < block.max(SECTOR as u32) {
+        let least = block.max(SECTOR as u32);
+        if !plausible || block > BLOCK_MAX || payload_len_max < least {
             return Err(format!(
                 "it asks for blocks of {block} bytes, {preferred} preferred, at most {payload_len_max}; \
-                 allowed are powers of two up to {BLOCK_MAX}, and payloads of at least {SECTOR}"
+                 allowed are powers of two up to {BLOCK_MAX}, and payloads of at least {least}"
             ));
         }
         Ok(self.described)
