@@ -14,9 +14,15 @@ use spillway_core::{ByteRange, Env, Kind, mutant};
 use super::call::{Answered, Body, Call, Effect};
 use super::changing::Changing;
 use super::channel::Channel;
-use super::deadline::{Deadline, SLOWER_MAX};
 use super::journal::Journal;
 use super::settings::Settings;
+
+/// How long a request may be without answer before its connection counts as lost, where no timeout is shorter. Doubles each time: a server may
+/// be as slow as that.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How many times slower than its timeout a server may be.
+const SLOWER_MAX: u32 = 8;
 
 /// The state of the whole.
 #[derive(Default)]
@@ -48,14 +54,12 @@ pub(super) struct Link {
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
     pub(super) failing: AtomicBool,
-    /// A call was answered since connections were lost that left one unanswered.
+    /// A call was answered since connections were lost.
     answered: AtomicBool,
-    /// A call was answered since the last loss of connections.
-    served: AtomicBool,
     /// Of room at the server.
     shortage: Shortage,
     leaving: AtomicBool,
-    deadline: Deadline,
+    deadline_ms: AtomicU64,
     size: AtomicU64,
     up: AtomicBool,
     /// When it came up or was lost, in milliseconds.
@@ -67,7 +71,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(env: Arc<dyn Env>, settings: Settings) -> Self {
         assert!(settings.connections > 0, "a link has a connection");
-        let deadline = Deadline::new(settings.timeout);
+        let deadline = first_deadline(&settings);
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
         let journal = Mutex::new(Journal::new(settings.journal_bytes));
         Self {
@@ -82,10 +86,9 @@ impl Link {
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
             answered: AtomicBool::new(true),
-            served: AtomicBool::new(true),
             shortage: Shortage::default(),
             leaving: AtomicBool::new(false),
-            deadline,
+            deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
             size: AtomicU64::new(0),
             up: AtomicBool::new(false),
             since_ms: AtomicU64::new(0),
@@ -138,17 +141,16 @@ impl Link {
     }
 
     pub(super) fn deadline(&self) -> Duration {
-        self.deadline.get()
+        Duration::from_millis(self.deadline_ms.load(Ordering::Relaxed))
     }
 
-    /// A server was slower than the deadline.
+    /// A server was slower than the deadline. Where calls wait for a limited time, so does that: it begins anew.
     pub(super) fn extend_deadline(&self) {
-        self.deadline.extend(!self.is_failing());
-    }
-
-    /// Calls wait from now on, and are sent.
-    pub(super) fn limit_deadline(&self) {
-        self.deadline.limit();
+        let (first, twice) = (first_deadline(&self.settings), self.deadline() * 2);
+        // Where calls fail, nobody waits: what is sent again may take as long as it does.
+        let is_limited = self.settings.timeout.is_some() && !self.is_failing();
+        let next = if is_limited && twice > first * SLOWER_MAX { first } else { twice };
+        self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Whether the server cannot be reached for too long.
@@ -311,16 +313,9 @@ impl Link {
 
     /// A call was answered.
     pub(super) fn answered(&self) {
-        for noted in [&self.answered, &self.served] {
-            if !noted.load(Ordering::Relaxed) {
-                noted.store(true, Ordering::Relaxed);
-            }
+        if !self.answered.load(Ordering::Relaxed) {
+            self.answered.store(true, Ordering::Relaxed);
         }
-    }
-
-    /// Whether a call was answered since the last time that this was asked.
-    pub(super) fn takes_served(&self) -> bool {
-        self.served.swap(false, Ordering::Relaxed)
     }
 
     /// Has calls fail until there is a connection, once they have waited for long enough: whether that is now.
@@ -375,6 +370,10 @@ impl Link {
         .await;
         change
     }
+}
+
+fn first_deadline(settings: &Settings) -> Duration {
+    settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
 }
 
 /// A change of a range that others wait for; over when dropped.

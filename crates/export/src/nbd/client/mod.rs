@@ -23,7 +23,6 @@ mod access;
 mod call;
 mod changing;
 mod channel;
-mod deadline;
 mod journal;
 mod link;
 mod negotiation;

@@ -187,7 +187,6 @@ impl Link {
         assert!((1..=self.channels.len()).contains(&active), "{active} of {} channels", self.channels.len());
         self.active.store(active, Ordering::Release);
         self.failing.store(false, Ordering::Release);
-        self.limit_deadline();
         self.set_up(true);
         {
             let mut state = self.state.lock();
