@@ -192,9 +192,11 @@ impl Shared {
         self.state.lock().expect("nobody panics with it")
     }
 
-    /// Takes the present fault if `fits`.
-    fn fault(&self, fits: impl Fn(Fault) -> bool) -> Option<Fault> {
-        self.lock().fault.take_if(|fault| fits(*fault))
+    /// Takes the present fault if `fits`, for a connection that is not cut.
+    fn fault(&self, number: u64, fits: impl Fn(Fault) -> bool) -> Option<Fault> {
+        let mut state = self.lock();
+        let there = state.has(number);
+        state.fault.take_if(|fault| there && fits(*fault))
     }
 
     /// Waits while replies are kept back; false once the connection is cut.
@@ -276,7 +278,7 @@ fn cut_off() -> io::Error {
     io::ErrorKind::ConnectionAborted.into()
 }
 
-fn requests(shared: &Shared, _: u64, mut from: UnixStream, mut to: UnixStream) -> io::Result<()> {
+fn requests(shared: &Shared, connection: u64, mut from: UnixStream, mut to: UnixStream) -> io::Result<()> {
     let flags = take(&mut from, 4)?;
     to.write_all(&flags)?;
     loop {
@@ -296,7 +298,7 @@ fn requests(shared: &Shared, _: u64, mut from: UnixStream, mut to: UnixStream) -
             let payload = take(&mut from, number(&request, 24) as usize)?;
             request.extend(payload);
             let len = request.len();
-            let fault = shared.fault(|fault| matches!(fault, Fault::CutRequest(at) if at <= len));
+            let fault = shared.fault(connection, |fault| matches!(fault, Fault::CutRequest(at) if at <= len));
             if let Some(Fault::CutRequest(at)) = fault {
                 to.write_all(&request[..at])?;
                 return Err(cut_off());
@@ -330,7 +332,7 @@ fn replies(shared: &Shared, connection: u64, mut from: UnixStream, mut to: UnixS
         if !shared.may_reply(connection) {
             return Err(cut_off());
         }
-        pass(shared, reply, &mut to)?;
+        pass(shared, connection, reply, &mut to)?;
     }
 }
 
@@ -345,9 +347,9 @@ fn take_reply(from: &mut UnixStream) -> io::Result<Vec<u8>> {
 }
 
 /// Sends a reply, broken if it is to be.
-fn pass(shared: &Shared, mut reply: Vec<u8>, to: &mut UnixStream) -> io::Result<()> {
+fn pass(shared: &Shared, connection: u64, mut reply: Vec<u8>, to: &mut UnixStream) -> io::Result<()> {
     let len = reply.len();
-    let fault = shared.fault(|fault| match fault {
+    let fault = shared.fault(connection, |fault| match fault {
         Fault::CutRequest(_) => false,
         Fault::CutReply(at) => at <= len,
         _ => true,

@@ -21,7 +21,7 @@ pub(super) const SIZE: usize = 16 * MIB;
 pub(super) const APART: u64 = 8 << 20;
 
 /// What the log says once an outage is over.
-const AGAIN: &str = "connected again after";
+pub(super) const AGAIN: &str = "connected again after";
 
 pub(super) fn disk(uri: &str) -> Launch {
     Launch::disk(Arc::default(), Path::new(uri))

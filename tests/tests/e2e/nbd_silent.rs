@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use spillway_tests::raw::{command, errno};
-use spillway_tests::{Scratch, Upstream, text, until};
+use spillway_tests::{Proxy, Scratch, Upstream, text, until};
 
-use crate::nbd_outage::disk;
+use crate::nbd_outage::{AGAIN, disk, lines};
 
 /// What the log says at the end of the limit.
 const GIVEN_UP: &str = "no answer within --origin-timeout: requests fail";
@@ -41,6 +42,21 @@ fn a_server_that_is_always_about_to_end_is_asked_with_pauses_and_given_up() {
     server.says(GIVEN_UP);
     let tries = fs::read(&tries).expect("it exists").len();
     assert!((3..20).contains(&tries), "asked {tries} times in 7 s");
+}
+
+/// Nothing is asked, so that no connection can be said to have been of no use.
+#[test]
+fn an_idle_device_whose_connections_are_cut_at_once_makes_the_next_ones_with_pauses() {
+    let upstream = Upstream::nbdkit(&["memory", "16M"]);
+    let proxy = Proxy::new(&upstream.socket());
+    let server = disk(&proxy.uri("")).start();
+    let began = Instant::now();
+    for count in 1..=7 {
+        proxy.cut();
+        until("it is connected again", || (lines(&server, AGAIN) >= count).then_some(()));
+    }
+    // 50 ms, twice that, and so on. Connections that lasted for long on a slow machine take longer too.
+    assert!(began.elapsed() >= Duration::from_secs(1), "connected 7 times within {:?}", began.elapsed());
 }
 
 /// All else is answered: the server is there, and never comes to this request.

@@ -1,9 +1,8 @@
 //! What the connections to a server and the calls to it share.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use spillway_core::shortage::{ROOM_AFTER, Shortage};
@@ -49,13 +48,15 @@ pub(super) struct Link {
     pub(super) state: Mutex<State>,
     pub(super) changes: Changes,
     pub(super) journal: Mutex<Journal>,
-    changing: Mutex<Changing>,
+    pub(super) changing: Mutex<Changing>,
     /// Something that was acknowledged may be lost: see [`Link::lose`].
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
     pub(super) failing: AtomicBool,
-    /// A call was answered since connections were lost.
+    /// A call was answered since connections were lost that left one unanswered.
     answered: AtomicBool,
+    /// A call was answered since the last loss of connections.
+    served: AtomicBool,
     /// Of room at the server.
     shortage: Shortage,
     leaving: AtomicBool,
@@ -86,6 +87,7 @@ impl Link {
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
             answered: AtomicBool::new(true),
+            served: AtomicBool::new(true),
             shortage: Shortage::default(),
             leaving: AtomicBool::new(false),
             deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
@@ -151,6 +153,14 @@ impl Link {
         let is_limited = self.settings.timeout.is_some() && !self.is_failing();
         let next = if is_limited && twice > first * SLOWER_MAX { first } else { twice };
         self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Calls are sent from now on: where they wait for a limited time, they have no more than a server that is slow.
+    pub(super) fn limit_deadline(&self) {
+        if self.settings.timeout.is_some() {
+            let most = first_deadline(&self.settings) * SLOWER_MAX;
+            self.deadline_ms.fetch_min(most.as_millis() as u64, Ordering::Relaxed);
+        }
     }
 
     /// Whether the server cannot be reached for too long.
@@ -313,9 +323,21 @@ impl Link {
 
     /// A call was answered.
     pub(super) fn answered(&self) {
-        if !self.answered.load(Ordering::Relaxed) {
-            self.answered.store(true, Ordering::Relaxed);
+        for noted in [&self.answered, &self.served] {
+            if !noted.load(Ordering::Relaxed) {
+                noted.store(true, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Whether nothing is asked, as far as no session has it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.channels.iter().all(|channel| channel.lock().calls.is_empty())
+    }
+
+    /// Whether a call was answered since the last time that this was asked.
+    pub(super) fn takes_served(&self) -> bool {
+        self.served.swap(false, Ordering::Relaxed)
     }
 
     /// Has calls fail until there is a connection, once they have waited for long enough: whether that is now.
@@ -358,34 +380,8 @@ impl Link {
             tracing::error!("{address}: {why} ({errno}): data may be lost, all further flushes fail");
         }
     }
-
-    /// Waits until no change of `range` that came before is under way or waits, and begins this one.
-    pub(super) async fn begin_change(self: &Arc<Self>, range: ByteRange) -> Change {
-        let number = self.changing.lock().come(range);
-        let change = Change { link: self.clone(), number, range };
-        poll_fn(|context| match self.changing.lock().is_waiting(number, context.waker()) {
-            true => Poll::Pending,
-            false => Poll::Ready(()),
-        })
-        .await;
-        change
-    }
 }
 
 fn first_deadline(settings: &Settings) -> Duration {
     settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
-}
-
-/// A change of a range that others wait for; over when dropped.
-pub(super) struct Change {
-    link: Arc<Link>,
-    number: u64,
-    range: ByteRange,
-}
-
-impl Drop for Change {
-    fn drop(&mut self) {
-        let begun = self.link.changing.lock().end(self.number, self.range);
-        begun.into_iter().for_each(Waker::wake);
-    }
 }

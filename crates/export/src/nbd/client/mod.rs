@@ -21,6 +21,7 @@
 
 mod access;
 mod call;
+mod change;
 mod changing;
 mod channel;
 mod journal;

@@ -26,6 +26,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// A connection of an idle device that lasted for less counts as a try.
+const SHORT: Duration = Duration::from_secs(1);
+
 /// What of an export is used where it was there at first.
 const USED: u16 =
     flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
@@ -88,7 +91,7 @@ async fn connect_channel(
 
 /// Keeps the link connected until nobody needs it.
 pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described) {
-    let mut pause = PAUSE;
+    let (mut pause, mut opened) = (PAUSE, link.env.now());
     loop {
         let over = link.changes.until(|| (link.is_leaving() || link.lost().is_some()).then_some(()));
         if within(&*link.env, LOOK.min(link.deadline() / LOOKS), over).await.is_none() {
@@ -97,10 +100,12 @@ pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described)
             continue;
         }
         // Calls that are left, of flushes that nobody waits for, end too.
-        if link.lost().is_some()
-            && (link.is_leaving() || !Outage::begin(&link, first, &mut pause).end(&dial).await)
-        {
-            return link.fail();
+        if link.lost().is_some() {
+            let lasted = link.env.now().saturating_sub(opened);
+            if link.is_leaving() || !Outage::begin(&link, first, lasted, &mut pause).end(&dial).await {
+                return link.fail();
+            }
+            opened = link.env.now();
         }
         if link.is_leaving() {
             return;
@@ -115,6 +120,8 @@ struct Outage<'a> {
     began: Duration,
     /// Before the next try. Connections that were of no use count as tries.
     pause: &'a mut Duration,
+    /// The connection that was lost was of no use: short, and nothing was asked, or all of it was left unanswered.
+    futile: bool,
     /// Nothing was lost, and nothing is said, as long as no try has failed.
     quiet: bool,
     /// Why the last try failed, which is said once.
@@ -122,26 +129,34 @@ struct Outage<'a> {
 }
 
 impl<'a> Outage<'a> {
-    fn begin(link: &'a Arc<Link>, first: Described, pause: &'a mut Duration) -> Self {
+    fn begin(link: &'a Arc<Link>, first: Described, lasted: Duration, pause: &'a mut Duration) -> Self {
         let reason = link.lost().unwrap_or_default();
         let quiet = reason == RENEWED;
         if !quiet {
             link.set_up(false);
             tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
         }
-        Self { link, first, began: link.env.now(), pause, quiet, said: String::new() }
+        let futile = !link.takes_served() && !quiet && lasted < SHORT;
+        Self { link, first, began: link.env.now(), pause, futile, quiet, said: String::new() }
     }
 
     /// Waits until there is a connection again. False where nobody needs one any more.
     async fn end(mut self, dial: &Arc<dyn Dial>) -> bool {
         // Each of them may have lost calls.
         looked_after(self.link, self.link.end_round()).await;
-        if self.link.wait_from_loss() {
+        let useful = self.link.wait_from_loss();
+        self.futile = !useful || self.futile && self.link.is_idle();
+        if !self.futile {
             *self.pause = PAUSE;
         } else {
             self.quiet = false;
             self.link.set_up(false);
             self.give_up_in_time();
+            // Calls that come now find a server that is there soon, and within their time.
+            if useful {
+                let left = self.link.remaining().map_or(SHORT, |left| left / 4);
+                *self.pause = (*self.pause).min(SHORT).min(left);
+            }
             if self.wait().await {
                 return false;
             }
@@ -208,6 +223,9 @@ impl<'a> Outage<'a> {
     }
 
     fn ended(self, active: usize) {
+        if !self.futile {
+            *self.pause = PAUSE;
+        }
         let lasted = self.link.env.now().saturating_sub(self.began).as_secs_f64();
         if !self.quiet {
             tracing::warn!("{}: connected again after {lasted:.1} s", self.link.settings.address);

@@ -68,7 +68,9 @@ impl Link {
         // One that comes too late finds that its channel is of another round.
         if state.round == round {
             let mut channel = self.channels[index].lock();
-            *channel = Channel { round, calls: std::mem::take(&mut channel.calls), ..Channel::default() };
+            let calls = std::mem::take(&mut channel.calls);
+            // The round may be over already: its connections are waited for.
+            *channel = Channel { round, calls, closing: channel.closing, ..Channel::default() };
         }
     }
 
@@ -132,6 +134,7 @@ impl Link {
                 (state.sessions == 0).then(|| {
                     state.round += 1;
                     state.lost = None;
+                    self.channels.iter().for_each(|channel| channel.lock().closing = Closing::No);
                     state.round
                 })
             })
@@ -187,6 +190,7 @@ impl Link {
         assert!((1..=self.channels.len()).contains(&active), "{active} of {} channels", self.channels.len());
         self.active.store(active, Ordering::Release);
         self.failing.store(false, Ordering::Release);
+        self.limit_deadline();
         self.set_up(true);
         {
             let mut state = self.state.lock();

@@ -4,4 +4,5 @@ mod changing;
 mod journal;
 mod negotiation;
 mod reconnect;
+mod rounds;
 mod transmission;

@@ -1,0 +1,72 @@
+//! Rounds of connections, in an order in which their sessions hardly ever begin and end.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use spillway_core::ByteRange;
+use spillway_core::session::Session;
+use spillway_core::test_clock::Clock;
+
+use super::super::call::{Body, Call, Effect};
+use super::super::link::Link;
+use super::super::session::ClientSession;
+use super::super::settings::Settings;
+use crate::nbd::wire::cmd;
+
+fn link(timeout: Option<Duration>) -> Arc<Link> {
+    let settings = Settings {
+        address: "nbd://host".to_owned(),
+        export: String::new(),
+        read_only: false,
+        timeout,
+        connections: 2,
+        tls: None,
+        journal_bytes: 0,
+    };
+    Arc::new(Link::new(Arc::new(Clock::default()), settings))
+}
+
+/// A thread that comes to it late makes the session of a connection that nobody waits for any more.
+#[test]
+fn a_session_that_begins_while_its_round_is_ended_ends_with_it() {
+    let (link, mut context) = (link(None), Context::from_waker(Waker::noop()));
+    let Poll::Ready(round) = pin!(link.begin_round()).poll(&mut context) else {
+        panic!("there is nothing to wait for")
+    };
+    let first = ClientSession::new(link.clone(), 0, round);
+    let mut next = pin!(link.begin_round());
+    assert!(next.as_mut().poll(&mut context).is_pending(), "a session of the round is there");
+    let mut late = ClientSession::new(link.clone(), 1, round);
+    drop(first);
+    assert!(next.as_mut().poll(&mut context).is_pending(), "another has come");
+    late.poll(&mut context);
+    assert!(late.finished(), "it would keep the next round from beginning");
+    drop(late);
+    assert!(next.as_mut().poll(&mut context).is_ready());
+    let mut of_the_next = ClientSession::new(link.clone(), 1, round + 1);
+    of_the_next.poll(&mut context);
+    assert!(!of_the_next.finished());
+}
+
+/// While calls failed, what was sent again could take as long as it did.
+#[test]
+fn a_request_has_eight_times_the_limit_once_there_is_a_connection_again() {
+    let second = Duration::from_secs(1);
+    let link = link(Some(second));
+    link.fail();
+    (0..20).for_each(|_| link.extend_deadline());
+    assert_eq!(link.deadline(), (1 << 20) * second);
+    link.open(1);
+    assert_eq!(link.deadline(), 8 * second);
+}
+
+#[test]
+fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
+    let link = link(None);
+    assert!(link.is_idle());
+    let (call, _answering) = Call::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, Effect::Nothing);
+    link.channels[1].lock().calls.push_back(call);
+    assert!(!link.is_idle());
+}
