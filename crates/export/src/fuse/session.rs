@@ -270,7 +270,7 @@ impl FuseSession {
     /// A hole reads as zero. Where the device would have to write those, it is left to who asked to do so.
     fn fallocate(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mut fields = Fields::of(body);
-        let (_, offset) = fields.u64().zip(fields.u64()).ok_or(errno::EINVAL)?;
+        let (handle, offset) = fields.u64().zip(fields.u64()).ok_or(errno::EINVAL)?;
         let (len, mode) = fields.u64().zip(fields.u32()).ok_or(errno::EINVAL)?;
         let (ticket, size) = self.ticket(header, Command::Zero)?;
         let punches = mode == fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
@@ -284,7 +284,8 @@ impl FuseSession {
             return Err(errno::ENOSPC);
         }
         let range = ByteRange::new(offset.min(size), end.min(size) - offset.min(size));
-        let flags = Flags { no_hole: zeroes, ..Flags::default() };
+        // The kernel says it of writes alone.
+        let flags = Flags { no_hole: zeroes, fua: ticket.volume.is_durable(handle), ..Flags::default() };
         self.transfers.bare(ticket, Request { flags, ..Request::bare(Op::WriteZeroes, range) });
         Ok(())
     }

@@ -109,6 +109,8 @@ struct Open {
 struct OpenFile {
     thread: u32,
     client: Connected,
+    /// Each change is durable before it returns.
+    durable: bool,
 }
 
 impl Volume {
@@ -135,8 +137,13 @@ impl Volume {
         let client = self.export.connect(peer).ok_or_else(|| self.absence())?;
         open.last_handle += 1;
         let handle = open.last_handle;
-        open.files.insert(handle, OpenFile { thread, client });
+        open.files.insert(handle, OpenFile { thread, client, durable: mode & open_mode::DSYNC != 0 });
         Ok(handle)
+    }
+
+    /// Whether the file was opened so that each change is durable before it returns.
+    pub(super) fn is_durable(&self, handle: u64) -> bool {
+        self.open.lock().files.get(&handle).is_some_and(|file| file.durable)
     }
 
     /// Why the export takes no client.

@@ -279,6 +279,19 @@ fn flushes_and_durable_writes_reach_the_device() {
 }
 
 #[test]
+fn zeroes_are_durable_where_their_file_was_opened_so() {
+    let (device, _, _, mut kernel, disk) = reading();
+    let [durable, plain] =
+        [open_mode::DSYNC, 0].map(|mode| kernel.open(disk, 2 | mode).expect("it is opened"));
+    for (handle, mode) in [(durable, fallocate_mode::ZERO_RANGE), (plain, fallocate_mode::PUNCH_HOLE)] {
+        let body = [words64(&[handle, 0, 4096]), words32(&[mode | 1, 0])].concat();
+        assert_eq!(kernel.ask(opcode::FALLOCATE, disk, &body).0, 0);
+    }
+    let log: Vec<_> = device.log().into_iter().map(|(op, _, fua)| (op, fua)).collect();
+    assert_eq!(log, [(Op::WriteZeroes, true), (Op::WriteZeroes, false)]);
+}
+
+#[test]
 fn failures_of_the_device_reach_the_program() {
     let (device, export, _, mut kernel, disk) = reading();
     for (kind, errno) in [(Kind::Io, 5), (Kind::NoSpace, 28), (Kind::ShuttingDown, 108)] {
