@@ -217,16 +217,17 @@ impl<S: StartTls> TlsSession<S> {
         fed
     }
 
-    /// Has the session inside end once it has taken all that the peer has sent, where nothing more comes.
-    fn follow_peer(&mut self) {
+    /// Has the session inside end once it has taken all that the peer has sent, where nothing more comes: whether that is now.
+    fn follow_peer(&mut self) -> bool {
         let ended = self.tls.as_ref().is_some_and(|tls| tls.peer_ended && !tls.failed);
         if !ended || self.waits_inside() || self.inside.ends() {
-            return;
+            return false;
         }
         match self.side {
             Side::Server(_) => self.inside.wind_down(),
             Side::Client(..) => self.inside.fail("the server has ended the connection"),
         }
+        true
     }
 
     /// Tells the peer that nothing more comes, once that is so.
@@ -315,7 +316,10 @@ impl<S: StartTls> Session for TlsSession<S> {
         while self.tls.is_some() && self.feed() {
             self.inside.poll(context);
         }
-        self.follow_peer();
+        if self.follow_peer() {
+            // What it does at its end is begun by that.
+            self.inside.poll(context);
+        }
         self.end();
     }
 

@@ -96,6 +96,8 @@ struct Echo {
     /// Takes so many bytes in all, and then nothing.
     most: Option<usize>,
     over: bool,
+    /// Over with the next poll.
+    winds_down: bool,
     abandoned: bool,
     taken: Vec<u8>,
 }
@@ -150,7 +152,9 @@ impl Session for Echo {
         self.take(&bytes);
     }
 
-    fn poll(&mut self, _: &mut Context<'_>) {}
+    fn poll(&mut self, _: &mut Context<'_>) {
+        self.over |= self.winds_down;
+    }
 
     fn output(&mut self) -> &mut Output {
         &mut self.output
@@ -166,7 +170,7 @@ impl Session for Echo {
     }
 
     fn wind_down(&mut self) {
-        self.over = true;
+        self.winds_down = true;
     }
 
     fn pending(&self) -> usize {

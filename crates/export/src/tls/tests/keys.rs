@@ -88,6 +88,22 @@ fn a_peer_from_whom_nothing_more_comes_is_answered_and_left() {
     assert!(session.finished() && client.process_new_packets().unwrap().peer_has_closed());
 }
 
+/// Nothing more comes that would have it polled.
+#[test]
+fn what_a_session_does_at_the_end_of_its_peer_is_begun_at_once() {
+    let (mut session, mut client) = conversation(&TLS13);
+    client.send_close_notify();
+    let mut said = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut said).unwrap();
+    }
+    let _turn = work::turn(work::TURN);
+    assert!(matches!(session.intake(), Intake::Bytes));
+    assert_eq!(session.receive(&said), said.len());
+    poll(&mut session);
+    assert!(session.finished(), "it waits for a poll that does not come");
+}
+
 /// A request of a connection that counts as lost must not land behind newer ones, once its server reads again.
 #[test]
 fn what_was_enciphered_is_not_sent_by_a_session_that_is_abandoned() {
