@@ -2,9 +2,9 @@
 //!
 //! Promises: what a flush or a FUA write has acknowledged is durable as far as the system and the drive tell the truth; a
 //! flush that failed once fails for ever, because the system forgets what it could not write, and reports that once (see
-//! `syncs`); unless the storage remembers that. A FUA write that failed counts as such a flush, and without O_DIRECT so does a failed write of any kind. A
-//! request that is dropped while the system has it finishes on its own, and a later request that overlaps it waits for that.
-//! What such requests hold is charged, and bounded in number (see `detached`).
+//! `syncs`); unless the storage remembers that. A FUA write that failed counts as such a flush. A request that is dropped
+//! while the system has it finishes on its own, and a later request that overlaps it waits for that. What such requests hold
+//! is charged, and bounded in number (see `detached`).
 //!
 //! It has the size that its storage had when it was opened, until it is asked to grow.
 //!

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use spillway_core::size::human;
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError, Work,
+    AtomicBool, AtomicU64, AtomicUsize, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError,
+    Work,
 };
 use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Regions, Seam, Works, Workspace};
 use spillway_policy::ages::Ages;
@@ -252,6 +253,7 @@ fn core(
         meter,
         streams: Streams::new(ahead),
         batches,
+        queued: AtomicUsize::new(0),
         flushes: GroupFlush::default(),
         syncs: GroupFlush::default(),
         failure: StickyError::default(),

@@ -81,11 +81,6 @@ impl Workspace {
         self.lender().lent.used() as usize
     }
 
-    /// Whether a task waits for a buffer.
-    pub fn is_waited_for(&self) -> bool {
-        self.lender().lent.waiting() > 0
-    }
-
     fn checked(&self, lens: &[usize]) -> u64 {
         let bytes: usize = lens.iter().map(|&len| pages_for(len) * ALIGNMENT).sum();
         assert!(

@@ -8,8 +8,8 @@ pub(super) mod streams;
 use std::sync::Arc;
 
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore, StickyError,
-    Work,
+    AtomicBool, AtomicU64, AtomicUsize, Changes, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore,
+    StickyError, Work,
 };
 use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Works, Workspace};
 use spillway_policy::ages::Ages;
@@ -77,6 +77,8 @@ pub(super) struct Core {
     pub(super) meter: Arc<Meter>,
     /// Copies of what is written back.
     pub(super) batches: Workspace,
+    /// Batches of the engine that wait for that.
+    pub(super) queued: AtomicUsize,
     /// Flushes of clients, and of the device below.
     pub(super) flushes: GroupFlush,
     pub(super) syncs: GroupFlush,

@@ -77,3 +77,28 @@ fn writes_that_follow_each_other_keep_no_flush_waiting() {
     let second = house.spawn(second);
     house.until("all", || [&first, &flush, &second].iter().all(|one| one.get() == Some(Ok(()))));
 }
+
+/// More of them than there is memory for copies, all the time. Who left a block dirty is gone.
+#[test]
+fn writers_that_wait_for_copies_keep_no_flush_waiting() {
+    let house = House::new(&Config { mode: Mode::Writethrough, dirty_ratio: 100, ..mebibyte() });
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut left = house.submit(filled(9 * 32, 2, 1));
+    let Answer::Pending(asked) = &mut left else { panic!("it is answered at once") };
+    assert!(asked.as_mut().poll(&mut context).is_pending());
+    drop(left);
+    assert_eq!(house.number("nr_dirty"), 1);
+    let begin = |number: usize| house.spawn(house.submit(filled(32 * number, 1, 16)));
+    let writes = RefCell::new([0, 1, 2, 3].map(begin));
+    let flush = house.spawn(house.submit(Request::flush()));
+    house.until("the flush", || {
+        for (number, write) in writes.borrow_mut().iter_mut().enumerate() {
+            if write.get().is_some() {
+                *write = begin(number);
+            }
+        }
+        flush.get() == Some(Ok(()))
+    });
+    house.until("all", || writes.borrow().iter().all(|write| write.get() == Some(Ok(()))));
+    assert_eq!(house.survivor(9 * 32), 2);
+}

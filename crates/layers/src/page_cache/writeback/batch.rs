@@ -18,6 +18,8 @@ pub(in crate::page_cache) struct Batch {
     pub(super) runs: Vec<(ByteRange, bool)>,
     /// A run that fails is written again in parts.
     pub(super) in_parts: bool,
+    /// Of the engine, until it has memory for its copy.
+    pub(super) queued: Option<Queued>,
     pub(super) end: End,
     /// It was not written, and is not wanted any more.
     dropped: bool,
@@ -31,6 +33,12 @@ impl Batch {
         self.runs.iter().map(|(run, _)| *run)
     }
 
+    /// It is the engine's, and waits for memory for its copy.
+    pub(super) fn queue(&mut self) {
+        self.core.queued.fetch_add(1, Ordering::Relaxed);
+        self.queued = Some(Queued(self.core.clone()));
+    }
+
     /// It is not wanted any more: none of it is dirty, and the cache forgets it. What else is dirty of its region, to be written, where that is due:
     /// the engine may find the region taken whenever it looks, and a flush would wait for as long as discards follow each other there.
     pub(in crate::page_cache) fn forgo(mut self) -> Option<Batch> {
@@ -39,6 +47,15 @@ impl Batch {
         let rest = self.core.end_batch(&self);
         self.ended = true;
         rest
+    }
+}
+
+/// A batch of the engine waits for memory.
+pub(super) struct Queued(Arc<Core>);
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.queued.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -76,7 +93,7 @@ impl Core {
         self.moving.fetch_add(all, Ordering::Relaxed);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
         let (core, end) = (self.clone(), End::Withdrawn);
-        Batch { core, region, runs, in_parts: false, end, dropped: false, ended: false }
+        Batch { core, region, runs, in_parts: false, queued: None, end, dropped: false, ended: false }
     }
 
     /// Takes notice of the end of a batch. The rest of the region, taken where the batch was dropped and that is due.

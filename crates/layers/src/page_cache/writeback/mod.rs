@@ -59,8 +59,9 @@ impl Source for Core {
     }
 
     fn take(self: &Arc<Self>, goal: Goal, _: u64) -> Take<Batch> {
-        // Another would only wait as well, with all its runs: the end of the first that does so is heard of.
-        if self.batches.is_waited_for() {
+        // Another would only wait as well, with all its runs: the end of the first that does so is heard of. Who else waits for memory has
+        // come before or after it: with nothing in that queue, the engine would never come.
+        if self.queued.load(Ordering::Relaxed) > 0 {
             return Take::Nothing;
         }
         let found = match goal {
@@ -77,6 +78,7 @@ impl Source for Core {
         }
         let mut batch = self.batch(&mut shard, region);
         batch.in_parts = goal == Goal::All;
+        batch.queue();
         let bytes = batch.ranges().map(|run| run.len).sum();
         drop(shard);
         assert!(bytes > 0, "{region:?} was dirty");
@@ -223,6 +225,7 @@ impl Core {
         let bytes = batch.ranges().map(|run| run.len).sum::<u64>() as usize;
         let (at_once, charge) = self.charge(bytes, batch.runs.len());
         let [mut copy, charge] = self.batches.take_both([bytes, charge]).await;
+        batch.queued = None;
         let mut end = 0;
         for run in batch.ranges() {
             let start = end;
