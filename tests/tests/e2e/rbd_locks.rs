@@ -28,7 +28,7 @@ pub(super) fn starts(launch: &Launch) -> Server {
 }
 
 /// Every request fails, for good, and people are told why, once.
-fn is_fenced(server: &Server) {
+pub(super) fn is_fenced(server: &Server) {
     server.says("fenced");
     let mut client = server.client();
     for _ in 0..2 {
@@ -46,7 +46,7 @@ fn says_so(server: &Server) {
 }
 
 /// Whatever it has not written is lost, and it may say so.
-fn ends(mut server: Server) {
+pub(super) fn ends(mut server: Server) {
     server.signal(Signal::TERM);
     server.ends();
     assert!(!server.log().contains("panicked"), "{}", server.log());

@@ -66,7 +66,7 @@ pub(crate) async fn open_nbd(
         Place::Unix(path) => ServerAddress::Unix(path),
         Place::Tcp { host, port } => ServerAddress::Tcp(host, port),
     };
-    let server = Arc::new(Server { address, dialer });
+    let server = Arc::new(Server { address, dialer: dialer.for_one_server() });
     let origin = NbdOrigin::open(settings, identity_of(&format!("nbd {text}")), server, env, &budget).await?;
     let notes = origin.notes();
     Ok(OpenStorage { storage: Arc::new(origin), notes })

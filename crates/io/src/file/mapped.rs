@@ -18,8 +18,8 @@ use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use spillway_core::storage::Moved;
 use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
-use super::turns::Turns;
 use crate::mutant;
+use crate::runtime::turns::Turns;
 
 const PAGE: usize = 4096;
 

@@ -25,7 +25,6 @@ mod options;
 mod survey;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 pub use footprint::Footprint;
 pub use holders::program_of;

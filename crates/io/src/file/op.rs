@@ -12,8 +12,8 @@ use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{ReadWriteFlags, pread, pwritev2};
 use spillway_core::IoBuf;
 
-use super::turns::{Turns, is_polling};
 use crate::mutant;
+use crate::runtime::turns::{Turns, is_polling};
 
 /// What to do with the file.
 #[derive(Clone, Copy)]

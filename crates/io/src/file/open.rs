@@ -18,7 +18,7 @@ use super::lock::failed;
 use super::mapped::MappedFile;
 use super::open_file::OpenFile;
 use super::options::{Direct, FileOptions};
-use super::turns::Turns;
+use crate::runtime::turns::Turns;
 
 /// Largest preferred request that is believed, in bytes.
 const OPTIMAL_IO_MAX: u32 = 1 << 20;

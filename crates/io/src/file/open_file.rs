@@ -8,8 +8,8 @@ use spillway_core::storage::Moved;
 use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 use super::op::{Act, FileOp};
-use super::turns::Turns;
 use super::{extents, identity, length};
+use crate::runtime::turns::Turns;
 
 /// Of `linux/fs.h`, `_IOR(0x12, 114, size_t)`.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272u32 as libc::Ioctl;

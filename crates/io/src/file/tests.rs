@@ -17,11 +17,11 @@ use spillway_layers::file::File;
 
 use super::claim::Claim;
 use super::open_file::OpenFile;
-use super::turns::Turns;
 use super::{Direct, FileOptions, open};
 use crate::on_blocking_thread;
 use crate::runtime::driver::{Driver, DriverChoice};
 use crate::runtime::local::Local;
+use crate::runtime::turns::Turns;
 use crate::runtime::workers::{Workers, WorkersOptions};
 
 mod claim;

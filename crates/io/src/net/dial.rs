@@ -19,9 +19,9 @@ use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
 use crate::net::peer;
 use crate::net::socket::connect_within;
-use crate::runtime::blocking::on_blocking_thread;
 use crate::runtime::driver::kind_of;
 use crate::runtime::pool::Pool;
+use crate::runtime::turns::Turns;
 use crate::runtime::workers::Workers;
 
 /// How long the addresses of a host may take to answer, one after the other.
@@ -43,12 +43,18 @@ pub enum ServerAddress {
 #[derive(Clone)]
 pub struct Dialer {
     pool: Arc<Pool>,
+    turns: Arc<Turns>,
 }
 
 impl Dialer {
     /// For connections that `workers` serve.
     pub fn new(workers: &Workers) -> Self {
-        Self { pool: workers.pool().clone() }
+        Self { pool: workers.pool().clone(), turns: Turns::few() }
+    }
+
+    /// The same for one server, whose tries keep no others waiting: one that hangs has a thread until it ends, given up or not.
+    pub fn for_one_server(&self) -> Self {
+        Self { turns: Turns::few(), ..self.clone() }
     }
 
     /// Workers, each of which serves a connection.
@@ -63,7 +69,7 @@ impl Dialer {
         channel: usize,
         session: Box<dyn FnOnce() -> Box<dyn Session> + Send>,
     ) -> Result<(), Error> {
-        let connected = on_blocking_thread(move || connect(&address)).await;
+        let connected = self.turns.clone().call(move || connect(&address)).await;
         let socket = connected.map_err(|error| {
             let kind = if error.kind() == io::ErrorKind::TimedOut { Kind::Io } else { kind_of(&error) };
             Error::new(kind, format!("no connection: {error}"))

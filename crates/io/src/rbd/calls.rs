@@ -14,10 +14,12 @@ use super::completion::Completion;
 use super::image::OpenImage;
 use super::library::{RawCompletion, ZEROES_ALLOCATED};
 use super::storage::Image;
-use crate::runtime::blocking::call_on_blocking_thread;
 
 /// After this a call has taken long.
 const LONG: Duration = Duration::from_secs(5);
+
+/// How long librbd has to renew a lock that the cluster does not know.
+const RENEWAL: Duration = Duration::from_secs(2);
 
 /// How long an image may take to be closed where there is no timeout.
 const CLOSING: Duration = Duration::from_secs(10);
@@ -117,7 +119,7 @@ impl Image {
             let _asks = asks;
             call(&image)
         };
-        self.answer(call_on_blocking_thread(call)).await?.map_err(|errno| self.kind_of(errno))
+        self.answer(self.threads.call(call)).await?.map_err(|errno| self.kind_of(errno))
     }
 
     /// Begins a call and waits for it. One that is not answered in time fails, and goes on with its memory; nothing that overlaps `changed`
@@ -283,7 +285,8 @@ impl Image {
         let mut asked = None;
         loop {
             let closed = self.closing.until(|| self.open.lock().is_none().then_some(()));
-            if within(&*self.env, LONG, closed).await.is_some() {
+            let pause = if self.health.is_doubted() { RENEWAL } else { LONG };
+            if within(&*self.env, pause, closed).await.is_some() {
                 return;
             }
             self.ask(&mut asked).await;
@@ -291,12 +294,15 @@ impl Image {
     }
 
     /// Asks what only the cluster knows. What it has not answered is not asked again, as it has a thread until it is.
-    async fn ask(&self, asked: &mut Option<LocalFuture<Result<bool, i32>>>) {
+    async fn ask(self: &Arc<Self>, asked: &mut Option<LocalFuture<Result<bool, i32>>>) {
         let Ok(image) = self.present() else { return };
         let begun = self.env.now();
-        let answer = asked.get_or_insert_with(|| Box::pin(call_on_blocking_thread(move || image.has_lock())));
+        let (of, writers) = (self.clone(), self.geometry.writers);
+        let answer = asked.get_or_insert_with(|| {
+            Box::pin(async move { of.threads.call(move || image.has_lock(writers)).await })
+        });
         match self.answer(answer).await {
-            Ok(Ok(false)) => self.health.fenced(self.env.now()),
+            Ok(Ok(false)) => self.health.denied(self.env.now()),
             Ok(Err(errno)) => _ = self.kind_of(errno),
             Ok(Ok(true)) => self.health.answered(begun, true, self.env.now()),
             Err(_) => return self.health.look_for_room(self.env.now()),
@@ -309,7 +315,7 @@ impl Image {
         let (open, ended) = (self.open.lock().take(), self.end.lock().take());
         self.closing.wake_all();
         let closing = async {
-            call_on_blocking_thread(move || drop(open)).await;
+            self.threads.call(move || drop(open)).await;
             // A call that is under way has it until then.
             if let Some(ended) = ended {
                 let _ = ended.await;

@@ -40,11 +40,14 @@ struct Now {
     given_up: Duration,
     /// Until then each change is tried.
     patient_until: Duration,
+    /// The cluster did not know the lock when it was asked last.
+    doubted: bool,
 }
 
 impl Health {
     pub(super) fn new(image: String, since: Duration) -> Self {
-        let now = Now { state: State::Up, since, lost: 0, given_up: since, patient_until: since };
+        let now =
+            Now { state: State::Up, since, lost: 0, given_up: since, patient_until: since, doubted: false };
         Self { image, now: Mutex::new(now), fence: Arc::default(), shortage: Shortage::default() }
     }
 
@@ -61,15 +64,17 @@ impl Health {
     }
 
     /// A call was answered that had begun at `begun`. Where the cluster did not answer, only one that had begun before, or that asked for
-    /// what no client knows by itself: what lies in no object is known.
+    /// what no client knows by itself: what lies in no object is known. Who asked has heard that the lock is there.
     pub(super) fn answered(&self, begun: Duration, asked: bool, at: Duration) {
-        {
-            let now = self.now.lock();
-            if now.state == State::Up || !(asked || begun <= now.since) {
-                return;
-            }
+        let (is_known_again, counts) = {
+            let mut now = self.now.lock();
+            let is_known_again = asked && std::mem::take(&mut now.doubted);
+            (is_known_again, now.state != State::Up && (asked || begun <= now.since))
+        };
+        if is_known_again {
+            tracing::info!("{}: the cluster knows the lock again", self.image);
         }
-        if let Some(lasted) = self.enter(State::Up, at) {
+        if counts && let Some(lasted) = self.enter(State::Up, at) {
             tracing::warn!("{}: the cluster answers again after {:.1} s", self.image, lasted.as_secs_f64());
         }
     }
@@ -99,6 +104,26 @@ impl Health {
                 self.image
             );
         }
+    }
+
+    /// The cluster does not know the lock of this client. That is so for a moment where librbd renews the lock under another name, because
+    /// the cluster had forgotten its watch of the header; or for good. The second answer in a row tells.
+    pub(super) fn denied(&self, at: Duration) {
+        let is_first = {
+            let mut now = self.now.lock();
+            now.doubted = !now.doubted;
+            now.doubted
+        };
+        if is_first {
+            tracing::info!("{}: the cluster does not know the lock; it is asked again", self.image);
+        } else {
+            self.fenced(at);
+        }
+    }
+
+    /// Whether the lock is to be asked for again soon.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.now.lock().doubted
     }
 
     /// The pool has no room for a change.
@@ -179,6 +204,24 @@ mod tests {
         health.silent(at(42));
         assert_eq!(shown(50), ("fenced", 10));
         assert!(health.is_fenced() && !health.refuses(at(41)));
+    }
+
+    #[test]
+    fn a_lock_that_is_denied_once_is_asked_for_again() {
+        let health = Health::new("rbd:a/b".to_owned(), Duration::ZERO);
+        let at = Duration::from_secs;
+        for second in [1, 11] {
+            health.denied(at(second));
+            assert!(health.is_doubted() && !health.is_fenced(), "it may be renewed");
+            health.answered(at(second), false, at(second + 1));
+            assert!(health.is_doubted(), "another answer says nothing of the lock");
+            health.answered(at(second), true, at(second + 2));
+            assert!(!health.is_doubted() && !health.is_fenced(), "it was renewed");
+        }
+        health.denied(at(21));
+        health.silent(at(22));
+        health.denied(at(23));
+        assert!(health.is_fenced() && !health.is_doubted(), "nothing is asked any more");
     }
 
     #[test]

@@ -51,7 +51,8 @@ impl Drop for OpenImage {
 }
 
 impl OpenImage {
-    /// Opens an image, and locks it where it has that feature. Errors say what is missing, or who has the lock.
+    /// Opens an image, and locks it where it has that feature. Errors say what is missing, who has the lock, or which option of the image
+    /// or its pool gives librbd a cache.
     pub(super) fn open(options: &RbdOptions) -> Result<Self, Error> {
         if options.name.snapshot.is_some() && !options.read_only {
             let words = format!("{}: a snapshot is read-only: give --read-only", options.name);
@@ -69,6 +70,10 @@ impl OpenImage {
             connection,
             _end: None,
         };
+        // Before the lock is taken from anybody. Where nothing is written, a cache has nothing to lose.
+        if !options.read_only {
+            open.refuse_caches(options)?;
+        }
         open.watch(options)?;
         if !options.read_only && open.features(options)? & library::FEATURE_EXCLUSIVE_LOCK != 0 {
             open.lock(options)?;

@@ -1,7 +1,7 @@
 //! librados and librbd, loaded when first needed: the program starts without them.
 //!
 //! The functions are those of `rados/librados.h` and `rbd/librbd.h` of Ceph 14 (2019) and later. What each asks of its caller is said once here;
-//! [`super::image`] and [`super::completion`] are the only callers.
+//! the other files of this folder are the only callers.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -47,6 +47,21 @@ pub(super) struct Watcher {
     pub(super) cookie: u64,
 }
 
+/// An option of an image as it is in effect (`rbd_config_option_t`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ConfigOption {
+    pub(super) name: *mut c_char,
+    pub(super) value: *mut c_char,
+    /// One of `rbd_config_source_t`: see [`SOURCE_CONFIG`].
+    pub(super) source: c_int,
+}
+
+/// The configuration of this client says so; 1 is the pool.
+pub(super) const SOURCE_CONFIG: c_int = 0;
+/// The image says so.
+pub(super) const SOURCE_IMAGE: c_int = 2;
+
 /// Bit of `rbd_get_features`: one client at a time may write.
 pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// Bit of `rbd_get_features`: stripes are not whole objects.
@@ -61,13 +76,16 @@ const RADOS: (&CStr, &str) = (c"librados.so.2", "librados2");
 const RBD: (&CStr, &str) = (c"librbd.so.1", "librbd1");
 
 macro_rules! functions {
-    ($($library:ident { $($(#[$about:meta])* fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
-        /// The functions.
-        pub(super) struct Library {
+    (
+        $(#[$of:meta])* $holder:ident:
+        $($library:ident { $($(#[$about:meta])* fn $name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*
+    ) => {
+        $(#[$of])*
+        pub(super) struct $holder {
             $($($(#[$about])* pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*)*
         }
 
-        impl Library {
+        impl $holder {
             fn load() -> Result<Self, String> {
                 Ok(Self {
                     $($($name: {
@@ -84,6 +102,8 @@ macro_rules! functions {
 }
 
 functions! {
+    /// The functions that every library has.
+    Library:
     RADOS {
         /// Makes a client; the name may be null for `admin`. To be ended by `rados_shutdown`.
         fn rados_create(*mut Cluster, *const c_char) -> c_int;
@@ -170,6 +190,17 @@ functions! {
     }
 }
 
+functions! {
+    /// Functions that old libraries may lack.
+    ConfigLibrary:
+    RBD {
+        /// Writes at most so many options, and how many; -ERANGE where there are more, and then nothing but their number. Blocks.
+        fn rbd_config_image_list(Image, *mut ConfigOption, *mut c_int) -> c_int;
+        /// Frees what so many options hold.
+        fn rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
+    }
+}
+
 /// Whether this program is linked statically: then it can load no library.
 const IS_STATIC: bool = cfg!(target_feature = "crt-static");
 
@@ -194,6 +225,14 @@ impl Library {
     pub(super) fn get() -> Result<&'static Self, Error> {
         let library = LIBRARY.get_or_init(|| Library::load().inspect(|_| keep_blocks_of_ceph()));
         library.as_ref().map_err(|why| Error::new(Kind::NotFound, why.clone()))
+    }
+}
+
+impl ConfigLibrary {
+    /// The functions, unless the library lacks them.
+    pub(super) fn get() -> Option<&'static Self> {
+        static FUNCTIONS: OnceLock<Option<ConfigLibrary>> = OnceLock::new();
+        FUNCTIONS.get_or_init(|| Self::load().ok()).as_ref()
     }
 }
 

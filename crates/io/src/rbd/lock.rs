@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::ptr::null_mut;
 
-use spillway_core::{Error, Kind};
+use spillway_core::{Error, Kind, Writers};
 
 use super::cluster::{RbdOptions, about, check};
 use super::image::OpenImage;
@@ -88,9 +88,15 @@ impl OpenImage {
         Ok(watchers)
     }
 
-    /// Whether this client still has the lock, if it took one, as the cluster says. A client that is locked out is told so.
-    pub(super) fn has_lock(&self) -> Result<bool, i32> {
-        self.writer()?;
+    /// Whether this client still has the lock, if it took one, as the cluster says. A client that is locked out is told so. One `false` may
+    /// be wrong: after librbd has lost its watch it renames the lock, and asks for the former name until it hears that this is done. Where
+    /// another has written to the image, another has had the lock, even if librbd has taken it again: EROFS.
+    pub(super) fn has_lock(&self, writers: Option<Writers>) -> Result<bool, i32> {
+        let last = self.writer()?;
+        let known = |writers: Writers| [0, writers.last, writers.own].contains(&last);
+        if self.locked && !writers.is_none_or(known) {
+            return Err(libc::EROFS);
+        }
         let mut owner = 1;
         if self.locked {
             // SAFETY: the image is open, the place is ours.

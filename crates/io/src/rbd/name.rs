@@ -42,14 +42,19 @@ impl ImageName {
             snapshot: snapshot.map(str::to_owned),
         })
     }
+
+    /// The image without its snapshot, as Ceph's tools take it: `POOL[/NAMESPACE]/IMAGE`.
+    pub(super) fn image_spec(&self) -> String {
+        let Self { pool, namespace, image, .. } = self;
+        let slash = if namespace.is_empty() { "" } else { "/" };
+        format!("{pool}/{namespace}{slash}{image}")
+    }
 }
 
 impl fmt::Display for ImageName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pool, namespace, image, snapshot } = self;
-        let slash = if namespace.is_empty() { "" } else { "/" };
-        write!(out, "rbd:{pool}/{namespace}{slash}{image}")?;
-        snapshot.as_ref().map_or(Ok(()), |snapshot| write!(out, "@{snapshot}"))
+        write!(out, "rbd:{}", self.image_spec())?;
+        self.snapshot.as_ref().map_or(Ok(()), |snapshot| write!(out, "@{snapshot}"))
     }
 }
 
@@ -65,6 +70,7 @@ mod tests {
         let name = ImageName::parse("rbd:pool/space/image@snap").unwrap();
         assert_eq!((&*name.pool, &*name.namespace, &*name.image), ("pool", "space", "image"));
         assert_eq!(name.snapshot.as_deref(), Some("snap"));
+        assert_eq!(name.image_spec(), "pool/space/image");
     }
 
     #[test]

@@ -16,7 +16,8 @@ use super::cluster::RbdOptions;
 use super::health::Health;
 use super::image::OpenImage;
 use crate::file::identity_of;
-use crate::runtime::blocking::call_on_blocking_thread;
+use crate::runtime::blocking::{Blocking, call_on_blocking_thread};
+use crate::runtime::driver::kind_of;
 
 /// Calls that nobody waits for any more, from which on no other begins.
 const LATE_MAX: usize = 1024;
@@ -95,7 +96,12 @@ pub(super) struct Image {
     /// It is closed.
     pub(super) closing: Changes,
     pub(super) env: Arc<dyn Env>,
+    /// For calls that block, of this image alone: a cluster that is silent has them for as long as it is.
+    pub(super) threads: Blocking,
 }
+
+/// Calls that block which one image may have at once: about its header, its extents and its lock.
+const THREADS: usize = 3;
 
 impl Image {
     fn open(options: &RbdOptions, room: Option<Workspace>, env: Arc<dyn Env>) -> Result<Self, Error> {
@@ -126,6 +132,10 @@ impl Image {
             identity: identity_of(&open.identity(options)?),
             writers: (!options.read_only).then_some(Writers { last, own: (env.random() as u32).max(1) }),
         };
+        let threads = Blocking::default();
+        threads.start(THREADS).map_err(|error| {
+            Error::new(kind_of(&error), format!("{name}: its threads could not be started: {error}"))
+        })?;
         let (end, ended) = oneshot::channel();
         open._end = Some(end);
         Ok(Self {
@@ -147,6 +157,7 @@ impl Image {
             closing: Changes::default(),
             name,
             env,
+            threads,
         })
     }
 

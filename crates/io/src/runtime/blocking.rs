@@ -70,6 +70,11 @@ impl Blocking {
     pub(crate) fn enter(&self) {
         CURRENT.replace(Some(self.queue.clone()));
     }
+
+    /// The same as [`call_on_blocking_thread`] on one of these.
+    pub(crate) async fn call<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> T {
+        self.queue.call(call).await
+    }
 }
 
 impl Drop for Blocking {
@@ -80,6 +85,15 @@ impl Drop for Blocking {
 }
 
 impl Queue {
+    async fn call<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, outcome) = oneshot::channel();
+        self.push(Box::new(move || {
+            // Nobody may wait any more.
+            let _ = sender.send(call());
+        }));
+        outcome.await.expect("a call that was begun is answered")
+    }
+
     fn push(&self, call: Call) {
         let mut state = self.0.lock();
         state.calls.push_back(call);
@@ -150,12 +164,7 @@ pub(crate) async fn call_on_blocking_thread<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let queue = CURRENT.with_borrow(Clone::clone).expect("a thread with a runtime has threads for calls");
-    let (sender, outcome) = oneshot::channel();
-    queue.push(Box::new(move || {
-        // Nobody may wait any more.
-        let _ = sender.send(call());
-    }));
-    outcome.await.expect("a call that was begun is answered")
+    queue.call(call).await
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ pub(crate) mod nodes;
 pub(crate) mod number;
 pub(crate) mod op;
 pub(crate) mod pool;
+pub(crate) mod turns;
 pub(crate) mod waits;
 
 mod idle_backoff;

@@ -1,0 +1,72 @@
+//! Clusters that do not know the lock of a device, for a moment or for good, and do not reject its client.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use spillway_tests::Cluster;
+
+use crate::rbd::{SIZE, plain, stop};
+use crate::rbd_locks::{ends, is_fenced, starts};
+
+/// A tool for the attribute of an image's header that is its lock.
+fn on_lock(cluster: &Cluster, image: &str, verb: &str) -> Command {
+    let info = cluster.json(&["info", image]);
+    let id = info["id"].as_str().unwrap_or_else(|| panic!("{info}"));
+    cluster.command("rados", &["-p", "rbd", verb, &format!("rbd_header.{id}"), "lock.rbd_lock"])
+}
+
+/// As while librbd renews its lock: it has another name in the cluster than the one that is asked for.
+#[test]
+fn a_lock_that_is_not_known_for_a_moment_fences_nothing() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("not known for a moment", SIZE);
+    let mut server = plain(cluster, Arc::default(), &image).flag("-v").start();
+    let lock = on_lock(cluster, &image, "getxattr").output().expect("timeout is everywhere");
+    assert!(lock.status.success() && !lock.stdout.is_empty(), "{lock:?}");
+    // It waits for the value, and is connected by then.
+    let mut restore =
+        on_lock(cluster, &image, "setxattr").stdin(Stdio::piped()).spawn().expect("it ran before");
+    let removed = on_lock(cluster, &image, "rmxattr").status().expect("it ran before");
+    assert!(removed.success(), "{removed}");
+    server.says("does not know the lock");
+    restore.stdin.take().expect("it is piped").write_all(&lock.stdout).expect("it waits");
+    assert!(restore.wait().expect("it is our child").success());
+    server.says("knows the lock again");
+    server.client().write(0, &[1; 4096]).expect("a write");
+    assert_eq!(server.value("d", "connection"), "up", "{}", server.log());
+    stop(&mut server);
+    assert_eq!(cluster.owner(&image), None, "the lock is left behind");
+}
+
+/// Nothing but the question tells it.
+#[test]
+fn a_lock_that_is_broken_without_rejecting_the_client_fences_an_idle_device() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("broken without rejecting", SIZE);
+    let first = plain(cluster, Arc::default(), &image).start();
+    let owner = cluster.owner(&image).expect("it is locked");
+    let lenient = "--rbd_blocklist_on_break_lock=false";
+    cluster.rbd(&["lock", "rm", lenient, &image, &owner.lock, &owner.client]);
+    is_fenced(&first);
+    ends(first);
+    let mut second = starts(&plain(cluster, Arc::default(), &image));
+    second.client().write(0, &[7; 4096]).expect("a write");
+    stop(&mut second);
+}
+
+/// As where librbd has taken the lock again after a hang that another Spillway has used, and the cluster rejects nobody.
+#[test]
+fn a_device_ends_once_another_has_written_to_its_image_though_it_has_the_lock() {
+    let cluster = Cluster::shared();
+    for writes in [true, false] {
+        let image = cluster.image(&format!("written by another, {writes}"), SIZE);
+        let server = plain(cluster, Arc::default(), &image).start();
+        if writes {
+            server.client().write(0, &[1; 4096]).expect("a write");
+        }
+        cluster.rbd(&["image-meta", "set", &image, "spillway.writer", "7"]);
+        is_fenced(&server);
+        ends(server);
+    }
+}
