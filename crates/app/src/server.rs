@@ -113,6 +113,8 @@ struct Server {
     code: u8,
     /// It waits until the kernel swaps to none of its devices, and ends.
     leaves: bool,
+    /// The first signal that has asked it to stop.
+    signal: Option<i32>,
     asked: Arc<Asked>,
     to_self: Sender<Event>,
     events: Receiver<Event>,
@@ -229,6 +231,7 @@ impl Server {
                         continue;
                     }
                     tracing::info!("signal {number}: stopping");
+                    self.signal.get_or_insert(number);
                     let swap = self.swap();
                     if swap.is_empty() {
                         return Ok(self.stop(None, Some(number))?);
@@ -237,12 +240,12 @@ impl Server {
                     self.command.iter_mut().for_each(|command| command.ask(Some(number)));
                     self.wait_for_swapoff(Some(number), swap);
                 }
-                Event::Leave(number, swap) => {
+                Event::Leave(signal, swap) => {
                     let folder = &self.builder.folder;
                     if swap.iter().all(|device| expect_detached(device, folder).is_ok()) {
-                        return Ok(self.stop(None, Some(number))?);
+                        return Ok(self.stop(None, signal)?);
                     }
-                    self.look_again(number, swap);
+                    self.look_again(signal, swap);
                 }
                 Event::ReadAgain => self.endpoints.read_certificates(),
                 Event::CommandEnded => {
@@ -368,7 +371,7 @@ impl Server {
         self.events = mpsc::channel().1;
         self.end_command(signal);
         let code = self.code;
-        self.unmount_in_time();
+        self.unmount_in_time(signal.or(self.signal));
         assert!(self.mounting.is_none(), "devices end below a mount");
         let shared = self.endpoints.stop_shared();
         // Side by side: one that takes long keeps no other from being flushed.

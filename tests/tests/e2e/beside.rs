@@ -133,6 +133,20 @@ fn an_interrupt_is_for_the_server_once_its_command_has_ended() {
     }
 }
 
+/// There was no first signal, which a second one would follow.
+#[test]
+fn a_server_that_waits_after_its_command_says_how_many_signals_end_it() {
+    let launch = Launch::ram("1M").mounted();
+    let ended = launch.folder().join("ended");
+    let until_told = format!("while ! test -e {}; do sleep 0.05; done", text(&ended));
+    let mut server = beside(launch, &format!("{READY}; {until_told}")).start();
+    let open = fs::File::open(server.file("ram0")).expect("it is shown");
+    fs::write(&ended, "").expect("a file");
+    server.says("or at once by two signals");
+    drop(open);
+    assert_eq!(server.ends().code(), Some(0), "{}", server.log());
+}
+
 /// Log files are rotated while a server starts.
 #[test]
 fn a_signal_that_ends_nothing_keeps_no_command_from_running() {

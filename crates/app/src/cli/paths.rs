@@ -1,25 +1,28 @@
 //! Paths as they are found from any folder: a server in the background leaves the one that it was started in.
 
-use std::path::{Path, PathBuf, absolute};
+use std::path::{PathBuf, absolute};
 
 use anyhow::{Context, Result};
-use spillway_layers::stack::{OriginConfig, StackConfig};
+use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 
 use crate::address::Scheme;
 use crate::cli::server_options::ServerConfig;
+use crate::exit::Failure;
 
-/// Those of a server, and what its origins have beside their own.
+/// Those of a server, and of the stacks of its devices.
 pub(crate) fn resolve<'a>(
     server: &mut ServerConfig,
     stacks: impl Iterator<Item = &'a mut StackConfig>,
 ) -> Result<()> {
-    let of_origins = stacks.filter_map(|stack| match &mut stack.origin {
-        OriginConfig::File(file) => file.tls_certificates.as_mut(),
-        _ => None,
-    });
     let ServerConfig { socket, mount, tls_certificates, http_token_file, .. } = server;
-    for path in [socket, mount, tls_certificates, http_token_file].into_iter().flatten().chain(of_origins) {
-        *path = absolute(&path).with_context(|| format!("cannot resolve the path {}", path.display()))?;
+    let mut paths: Vec<_> =
+        [socket, mount, tls_certificates, http_token_file].into_iter().flatten().collect();
+    for stack in stacks {
+        paths.extend(of_stack(stack));
+    }
+    for path in paths {
+        *path = absolute(path.as_path())
+            .map_err(|why| Failure::usage(format!("cannot resolve the path {path:?}: {why}")))?;
     }
     if let Some(path) = server.http.as_deref().and_then(|place| place.strip_prefix("unix:")) {
         let path = absolute(path).context("cannot resolve the path of the HTTP socket")?;
@@ -28,10 +31,19 @@ pub(crate) fn resolve<'a>(
     Ok(())
 }
 
-/// That of an origin, unless it names something else than a file.
-pub(crate) fn of_origin(origin: &Path) -> Result<PathBuf> {
-    match Scheme::of(origin) {
-        Scheme::Path => absolute(origin).context("cannot resolve the origin's path"),
-        _ => Ok(origin.to_owned()),
-    }
+/// Those of a stack, but for an origin that is no file.
+fn of_stack(stack: &mut StackConfig) -> Vec<&mut PathBuf> {
+    let of_layers = stack.layers.iter_mut().filter_map(|layer| match layer {
+        LayerConfig::WriteCache(cache) => Some(&mut cache.path),
+        _ => None,
+    });
+    let (path, beside) = match &mut stack.origin {
+        OriginConfig::File(file) => {
+            let is_file = Scheme::of(&file.path) == Scheme::Path;
+            (is_file.then_some(&mut file.path), file.tls_certificates.as_mut())
+        }
+        OriginConfig::Zram(zram) => (zram.spill.as_mut(), None),
+        OriginConfig::Memory(_) | OriginConfig::Null(_) => (None, None),
+    };
+    path.into_iter().chain(beside).chain(of_layers).collect()
 }

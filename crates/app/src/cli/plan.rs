@@ -183,9 +183,7 @@ impl ServerPlan {
     /// What `spillway ram` asks for.
     pub(crate) fn ram(options: RamOptions) -> Result<Self> {
         let (name, read_only) = (options.server.named(options.name, "ram"), options.read_only);
-        let mut zram = options.zram.config();
-        zram.spill = zram.spill.map(absolute).transpose().context("cannot resolve the spill file's path")?;
-        let stack = alone(OriginConfig::Zram(zram));
+        let stack = alone(OriginConfig::Zram(options.zram.config()));
         let (naming, guest) = (options.naming.naming()?, options.guest.plan()?);
         let device = DevicePlan { naming, read_only, stack, guest, ..DevicePlan::added(name) };
         Self::new(options.server.config(), vec![device])
@@ -193,8 +191,7 @@ impl ServerPlan {
 
     /// What `spillway disk` asks for.
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
-        let mut file = options.file.config();
-        file.path = paths::of_origin(&file.path)?;
+        let file = options.file.config();
         let (name, read_only) = (options.server.named(options.name, "disk"), file.read_only);
         let layers = paged(options.page_cache, PageCache(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
@@ -208,14 +205,11 @@ impl ServerPlan {
     /// What `spillway cache` asks for.
     pub(crate) fn cache(options: CacheOptions) -> Result<Self> {
         let mut file = options.file.config();
-        file.path = paths::of_origin(&file.path)?;
         // What is cached is written back, whatever clients may do.
         let read_only = std::mem::take(&mut file.read_only);
-        let mut cache = options.cache.config();
-        cache.path = absolute(&cache.path).context("cannot resolve the cache's path")?;
         let origin = OriginConfig::File(file);
         let paged = paged(options.page_cache, PageCache(None))?;
-        let layers = [LayerConfig::WriteCache(cache)].into_iter().chain(paged).collect();
+        let layers = [LayerConfig::WriteCache(options.cache.config())].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
         let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
         let (naming, guest) = (options.naming.naming()?, options.guest.plan()?);
@@ -303,6 +297,22 @@ mod tests {
         let ram = self::plan("spillway ram --size 1G --spill s").unwrap();
         let OriginConfig::Zram(zram) = &ram.devices[0].stack.origin else { panic!("not zram") };
         assert!(zram.spill.as_ref().is_some_and(|path| path.is_absolute() && path.ends_with("s")));
+    }
+
+    #[test]
+    fn paths_in_a_file_are_resolved_too_but_for_what_is_no_path() {
+        let scratch = Scratch::new("plan-paths");
+        let cached = "origin = { kind = \"file\", path = \"o\" }\n\
+                      layers = [{ kind = \"write_cache\", path = \"c\" }]";
+        let spilled = "origin = { kind = \"zram\", disksize = \"1G\", spill = \"s\" }";
+        let remote = "origin = { kind = \"file\", path = \"nbd://host/x\" }";
+        let devices = [("a", cached), ("b", spilled), ("c", remote)];
+        let text = devices.map(|(name, origin)| format!("[[device]]\nname = \"{name}\"\n{origin}\n"));
+        scratch.write("c.toml", &text.concat());
+        let plan = plan(&format!("spillway serve {}/c.toml", scratch.path().display())).unwrap();
+        let backing = plan.devices.iter().flat_map(|device| device.stack.backing_devices());
+        let found: Vec<_> = backing.map(|backing| (backing.role, backing.path.is_absolute())).collect();
+        assert_eq!(found, [("origin", true), ("cache", true), ("spill", true), ("origin", false)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Devices that are being built: those of a server's plan, and those that are added while it runs.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -52,7 +53,8 @@ impl Built {
         let export = Export::new(self.name, self.aligned)?.with_hidden(self.naming.hidden);
         let export = export.with_twin(self.naming.twin)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
-        let export = export.kept_while(move || NbdDevice::may_exist(&backend));
+        // It could be read at the start. Where it cannot be any more, the client of before may still come back.
+        let export = export.kept_while(move || NbdDevice::exists(&backend).unwrap_or(true));
         let export = exports.add(export.timed_by(self.env))?;
         if export.is_kept() {
             let name = export.name();
@@ -94,6 +96,8 @@ pub(crate) struct Builder {
 impl Builder {
     /// Builds a device. The room `kept` is for what it takes above its stack.
     pub(crate) async fn build(&self, plan: DevicePlan, kept: Option<Charge>) -> Result<Built, Error> {
+        let backend = self.folder.backend(&plan.name);
+        expect_known(NbdDevice::exists(&backend))?;
         let (env, works) = (self.opening.env(), self.opening.registry().of(&plan.name));
         let opened = self.opening.stack(&plan.name, &plan.stack, plan.names);
         let stack = reported(&*env, &works, opened).await?;
@@ -105,7 +109,6 @@ impl Builder {
                 let (buffered, in_memory) = (plan.stack.loses_unflushed(), plan.stack.is_in_memory());
                 let guest = plan.guest.map(|plan| Guest { plan, buffered, in_memory });
                 let (name, naming, env) = (plan.name, plan.naming, self.opening.env());
-                let backend = self.folder.backend(&name);
                 let read_only = plan.read_only;
                 Ok(Built { name, backend, naming, read_only, stack, aligned, env, file, guest })
             }
@@ -158,6 +161,14 @@ impl Builder {
     }
 }
 
+/// Refuses a device of which the kernel does not say whether a block device waits for it: nobody could connect, or attach and detach it.
+fn expect_known(exists: io::Result<bool>) -> Result<(), Error> {
+    exists.map(drop).map_err(|why| {
+        let text = "whether a block device of the kernel waits for this device is not known; let the server read /sys/block";
+        Error::new(Kind::Io, format!("{why}: {text}"))
+    })
+}
+
 /// As the kernel says it: what is short is not room on a device.
 fn no_memory(error: Error) -> Error {
     match error.kind {
@@ -176,4 +187,17 @@ pub(crate) fn expect_room(count: usize) -> Result<(), Error> {
     }
     let text = format!("a server adds no device to {DEVICES_MAX} that it has: remove one first");
     Err(Error::new(Kind::NoSpace, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_refused_where_nobody_knows_what_waits_for_it() {
+        [true, false].into_iter().for_each(|exists| expect_known(Ok(exists)).unwrap());
+        let unread = io::Error::new(io::ErrorKind::PermissionDenied, "/sys/block cannot be read (why)");
+        let refusal = expect_known(Err(unread)).unwrap_err();
+        assert!(refusal.message().starts_with("/sys/block cannot be read (why): "), "{refusal}");
+    }
 }

@@ -16,8 +16,8 @@ pub(crate) type ReplySender<T = ()> = Report<Result<T, Error>>;
 pub(crate) enum Event {
     /// A signal asks it to stop.
     Signal(i32),
-    /// It stops for a signal, unless one of these devices is still attached.
-    Leave(i32, Vec<Arc<Device>>),
+    /// It stops for a signal or the end of its command, unless one of these devices is still attached.
+    Leave(Option<i32>, Vec<Arc<Device>>),
     /// A signal asks it to read its certificates again.
     ReadAgain,
     /// The program that runs beside it has ended.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use signal_hook::consts::SIGTERM;
 use spillway_core::{Error, Kind};
 
 use super::Server;
@@ -25,8 +24,8 @@ impl Server {
         Ok(())
     }
 
-    /// Unmounts once nothing below the mount is in use any more. A second signal ends the process.
-    pub(super) fn unmount_in_time(&mut self) {
+    /// Unmounts once nothing below the mount is in use any more. A second signal ends the process; `signal` is the first, if there was one.
+    pub(super) fn unmount_in_time(&mut self, signal: Option<i32>) {
         let mut said = false;
         while let Err(error) = self.unmount() {
             if error.kind != Kind::Busy {
@@ -36,8 +35,8 @@ impl Server {
                 return;
             }
             if !std::mem::replace(&mut said, true) {
-                let why = error.message();
-                service::warn(&format!("{why}; the server ends after that, or at once by a second signal"));
+                let (why, at_once) = (error.message(), at_once(signal));
+                service::warn(&format!("{why}; the server ends after that, or at once by {at_once}"));
             }
             sleep(FREE_PAUSE);
         }
@@ -70,24 +69,28 @@ impl Server {
         if std::mem::replace(&mut self.leaves, true) {
             return;
         }
-        let at_once = if signal.is_some() { "a second signal" } else { "two signals" };
         let names: Vec<_> = swap.iter().map(|device| device.name()).collect();
-        let names = names.join(", ");
+        let (names, at_once) = (names.join(", "), at_once(signal));
         service::waiting();
         service::warn(&format!(
             "{names}: the kernel swaps to it; the server ends after spillway detach, or at once by {at_once}"
         ));
-        self.look_again(signal.unwrap_or(SIGTERM), swap);
+        self.look_again(signal, swap);
     }
 
     /// Looks again after a pause whether it may leave.
-    pub(super) fn look_again(&mut self, number: i32, swap: Vec<Arc<Device>>) {
+    pub(super) fn look_again(&mut self, signal: Option<i32>, swap: Vec<Arc<Device>>) {
         assert!(!swap.is_empty(), "the end is put off for nothing");
         let (env, to_self) = (self.workers.env(), self.to_self.clone());
         self.spawn(move || async move {
             env.sleep(FREE_PAUSE).await;
-            let _ = to_self.send(Event::Leave(number, swap));
+            let _ = to_self.send(Event::Leave(signal, swap));
             Ok(())
         });
     }
+}
+
+/// What ends a server at once that waits, after the first `signal` or without one.
+fn at_once(signal: Option<i32>) -> &'static str {
+    if signal.is_some() { "a second signal" } else { "two signals" }
 }

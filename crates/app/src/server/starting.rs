@@ -84,6 +84,7 @@ impl Server {
             command: None,
             code: Exit::Success as u8,
             leaves: false,
+            signal: None,
             asked,
             to_self,
             events,

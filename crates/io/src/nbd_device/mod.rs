@@ -119,22 +119,9 @@ impl NbdDevice {
         all_in(Path::new("/sys/block"), backend)
     }
 
-    /// Whether there may be one: where the kernel does not say, there may.
-    pub fn may_exist(backend: &str) -> bool {
-        let entries = match fs::read_dir("/sys/block") {
-            Err(why) => return why.kind() != io::ErrorKind::NotFound,
-            Ok(entries) => entries,
-        };
-        let may_be = |entry: io::Result<fs::DirEntry>| {
-            let Ok(entry) = entry else { return true };
-            let is_nbd = entry.file_name().to_str().is_some_and(|name| name.starts_with("nbd"));
-            is_nbd
-                && match fs::read_to_string(entry.path().join("backend")) {
-                    Ok(found) => found.trim_end_matches('\n') == backend,
-                    Err(why) => why.kind() != io::ErrorKind::NotFound,
-                }
-        };
-        entries.into_iter().any(may_be)
+    /// Whether there is one known by `backend`; without sysfs there is none. The error names what of sysfs cannot be read.
+    pub fn exists(backend: &str) -> io::Result<bool> {
+        exists_in(Path::new("/sys/block"), backend)
     }
 
     /// Gives it another connection in place of one that is lost, of which it takes the size. A device whose connection works keeps that.
@@ -223,6 +210,32 @@ fn all_in(folder: &Path, backend: &str) -> Vec<NbdDevice> {
     found
 }
 
+/// The same as [`NbdDevice::exists`], with sysfs's folder of block devices elsewhere.
+fn exists_in(folder: &Path, backend: &str) -> io::Result<bool> {
+    let unread = |path: &Path, why: io::Error| {
+        io::Error::new(why.kind(), format!("{} cannot be read ({why})", path.display()))
+    };
+    // A device may go while it is looked at.
+    let is_gone = |why: &io::Error| matches!(why.raw_os_error(), Some(libc::ENOENT | libc::ENODEV));
+    let entries = match fs::read_dir(folder) {
+        Err(why) if is_gone(&why) => return Ok(false),
+        entries => entries.map_err(|why| unread(folder, why))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(|why| unread(folder, why))?;
+        if entry.file_name().to_str().is_none_or(|name| !name.starts_with("nbd")) {
+            continue;
+        }
+        let path = entry.path().join("backend");
+        match fs::read_to_string(&path) {
+            Ok(found) if found.trim_end_matches('\n') == backend => return Ok(true),
+            Err(why) if !is_gone(&why) => return Err(unread(&path, why)),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
 /// The backend identifier of a device, by its folder in sysfs; none while it has none.
 fn backend_in(folder: &Path) -> Option<String> {
     let text = fs::read_to_string(folder.join("backend")).ok()?;
@@ -274,5 +287,27 @@ mod tests {
         let found: Vec<_> = all_in(&folder, "/run/a.ctl").iter().map(|device| device.path.clone()).collect();
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(found, [Path::new("/dev/nbd2"), Path::new("/dev/nbd11")]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_what_is_gone_is_no_device() {
+        let folder = std::env::temp_dir().join(format!("spillway-nbd-exists-{}", std::process::id()));
+        let exists = || exists_in(&folder, "/run/a.ctl");
+        let refusal = || exists().expect_err("it cannot be read").to_string();
+        assert!(!exists().unwrap(), "there is no sysfs");
+        fs::create_dir_all(folder.join("nbd0")).unwrap();
+        // A folder is no text, for root too.
+        fs::create_dir_all(folder.join("sda/backend")).unwrap();
+        assert!(!exists().unwrap(), "it is not connected");
+        fs::create_dir_all(folder.join("nbd1/backend")).unwrap();
+        assert!(refusal().contains("nbd1/backend cannot be read ("), "{}", refusal());
+        fs::remove_dir_all(folder.join("nbd1")).unwrap();
+        fs::write(folder.join("nbd0/backend"), "/run/a.ctl\n").unwrap();
+        assert!(exists().unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+        fs::write(&folder, "").unwrap();
+        let unread = refusal();
+        fs::remove_file(&folder).unwrap();
+        assert!(unread.starts_with(&format!("{} cannot be read (", folder.display())), "{unread}");
     }
 }
