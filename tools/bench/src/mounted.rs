@@ -79,8 +79,9 @@ pub(crate) fn qemu_export(image: &Path, file: &Path) -> Result<Command> {
     let command = |image: &str, file: &str| {
         let mut command = Command::new("qemu-storage-daemon");
         let disk = format!("driver=file,node-name=disk,aio=io_uring,filename={image}");
-        let export = format!("type=fuse,id=disk,node-name=disk,writable=on,mountpoint={file}");
-        command.args(["--blockdev", &disk, "--export", &export]);
+        let export =
+            format!("type=fuse,id=disk,node-name=disk,writable=on,iothread=thread,mountpoint={file}");
+        command.args(["--object", "iothread,id=thread", "--blockdev", &disk, "--export", &export]);
         command
     };
     results::command(&command("IMAGE", "FILE"))?;

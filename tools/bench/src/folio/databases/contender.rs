@@ -114,8 +114,10 @@ impl Contender {
         let listen = |socket: &str| format!("addr.type=unix,addr.path={socket}");
         let command = |image: &str, socket: &str| {
             let mut command = Command::new("qemu-storage-daemon");
+            command.args(["--object", "iothread,id=thread"]);
             command.args(["--blockdev", &disk(image), "--nbd-server", &listen(socket)]);
-            command.args(["--export", "type=nbd,id=disk,node-name=disk,name=disk,writable=on"]);
+            command
+                .args(["--export", "type=nbd,id=disk,node-name=disk,name=disk,writable=on,iothread=thread"]);
             command
         };
         results::command(&command("IMAGE", "SOCKET"))?;
