@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use spillway_core::session::Peer;
-use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
+use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, WaitList, fence};
 use spillway_core::{Aligned, Env, Error, Geometry, Kind, Latencies, Latency, Phase, Shutdown};
 
 use crate::statistics::{Counts, Statistics};
@@ -258,14 +258,16 @@ impl Export {
         self.eras.load(Ordering::Relaxed)
     }
 
-    /// Counts a client in, or `None` where the export is reserved, held or kept for another, or has no size.
+    /// Counts a client in, or `None` where the export is closed, reserved, held or kept for another, or has no size.
     pub(crate) fn connect(self: &Arc<Self>, peer: Peer) -> Option<Connected> {
         self.return_of(peer).or_else(|| self.count_in())?;
         let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
         self.peers.lock().insert(ticket, peer);
         let connected = Connected { export: self.clone(), ticket };
+        // With the fence of `close`: either this sees it closed, or `emptied` sees the client.
+        fence(Ordering::SeqCst);
         // Asked only now: while the client is counted the size can only grow.
-        (self.device.geometry().size > 0).then_some(connected)
+        (!self.is_closed() && self.device.geometry().size > 0).then_some(connected)
     }
 
     /// Counts in the client that it is kept for.
@@ -294,10 +296,17 @@ impl Export {
         assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");
     }
 
-    /// Asks every client to leave: its session answers what it has received, flushes and closes. Take the export from its
-    /// list first, so that nobody comes back; [`Export::emptied`] tells when the last has left.
+    /// Asks every client to leave: its session answers what it has received, flushes and closes. No other connects, not even
+    /// one that has found the export already: take it from its list first. [`Export::emptied`] tells when the last has left.
     pub fn close(&self) {
         self.shutdown.ask(Phase::Draining);
+        // With the fence of `connect`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether its clients are to leave, and no other connects.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shutdown.phase() != Phase::Serving
     }
 
     /// Waits until no client is connected.

@@ -57,3 +57,20 @@ fn an_export_is_kept_no_longer_than_it_is_awaited() {
     drop(guard);
     drop(guarded());
 }
+
+/// Its layers end once the last client has left: no other may reach them.
+#[test]
+fn a_closed_export_takes_no_client_and_counts_those_that_it_has() {
+    let (export, awaited) = kept();
+    awaited.store(false, Ordering::Relaxed);
+    let client = export.connect(PROGRAM).expect("it is kept no longer");
+    export.close();
+    assert!(export.connect(OTHER).is_none(), "it has found the export before");
+    assert_eq!(export.clients(), 1, "a refused client is not counted");
+    drop(client);
+    assert!(export.connect(PROGRAM).is_none() && export.clients() == 0);
+    let (export, _) = kept();
+    export.keep_for(PROGRAM, true).expect("it is kept");
+    export.close();
+    assert!(export.connect(PROGRAM).is_none() && export.is_kept(), "it is for the next server");
+}

@@ -148,7 +148,11 @@ impl Volume {
 
     /// Why the export takes no client.
     fn absence(&self) -> i32 {
-        if self.export.geometry().size == 0 { errno::ENOMEDIUM } else { errno::EBUSY }
+        match self.export.geometry().size {
+            _ if self.export.is_closed() => Kind::ShuttingDown.errno(),
+            0 => errno::ENOMEDIUM,
+            _ => errno::EBUSY,
+        }
     }
 
     pub(super) fn close(&self, handle: u64) {

@@ -239,7 +239,7 @@ impl Handshake {
         let (name, _) = parse_query(data)?;
         let connected = self.find(name)?.connect(self.peer).ok_or((
             rep::ERR_UNKNOWN,
-            "the export is held by another client, kept for a block device, or being changed",
+            "the export is held by another client, kept for a block device, being changed, or being stopped",
         ))?;
         let offer = self.describe(opt::GO, data, out)?;
         if !Arc::ptr_eq(offer.export(), connected.export()) {

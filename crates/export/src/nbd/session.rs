@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::task::Context;
 
+use spillway_core::IoBuf;
 use spillway_core::session::{Intake, Output, Peer, Session};
-use spillway_core::{IoBuf, Phase};
 
 use super::config::Config;
 use super::handshake::{Handshake, Transition};
@@ -109,7 +109,7 @@ impl Session for NbdSession {
         if !std::mem::replace(&mut self.watching, true) {
             transmission.connected().watch(context.waker());
         }
-        if transmission.connected().export().shutdown.phase() != Phase::Serving {
+        if transmission.connected().export().is_closed() {
             transmission.wind_down(&mut self.output);
         }
         transmission.poll(context, &mut self.output);

@@ -120,7 +120,7 @@ async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewCo
                     hall.sent_away.forget();
                     converse(&hall, socket, conversation).await;
                 } else {
-                    let why = "the device has no size, or one client has it alone";
+                    let why = "the device has no size, is being stopped, or one client has it alone";
                     hall.sent_away.say(&format!("device {}: a front end is sent away: {why}", hall.name));
                     yield_now().await;
                 }

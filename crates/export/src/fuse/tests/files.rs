@@ -99,6 +99,15 @@ fn an_open_file_is_a_client_and_holds_the_device() {
 }
 
 #[test]
+fn a_closed_export_is_opened_no_more_and_open_files_go_on() {
+    let (_, export, _, mut kernel, disk) = reading();
+    kernel.open(disk, 2).unwrap();
+    export.close();
+    assert_eq!(kernel.open(disk, 0), Err(Kind::ShuttingDown.errno()));
+    assert_eq!((kernel.read(disk, 0, 512).0, export.clients()), (0, 1));
+}
+
+#[test]
 fn what_nobody_will_close_is_closed_with_the_last_session() {
     let (_, export, tree, mut kernel, disk) = reading();
     let control = kernel.find("ram0/toy/level").unwrap();

@@ -5,6 +5,8 @@ use spillway_core::session::{Intake, Session};
 use spillway_core::sync::{AtomicBool, Ordering};
 use spillway_core::{Kind, Op};
 
+use super::super::wire::OptionHeader;
+use super::client::query_payload;
 use super::*;
 
 fn paused(client: &mut Client) -> bool {
@@ -235,6 +237,21 @@ fn winding_down_finishes_refuses_and_flushes() {
         assert!(client.session.finished());
         assert_eq!(device.log().iter().map(|entry| entry.0).collect::<Vec<_>>(), [Op::Write, Op::Flush]);
     });
+}
+
+#[test]
+fn a_closed_export_takes_no_client_and_nothing_that_comes_with_its_choice() {
+    let (device, exports) = one_export();
+    let mut client = Client::greeted(&exports);
+    exports.find(b"disk").unwrap().export().close();
+    assert_eq!(client.option(opt::GO, &query_payload("disk", &[]))[0].0, rep::ERR_UNKNOWN);
+    let mut bytes = OptionHeader { option: opt::EXPORT_NAME, len: 4 }.encode().to_vec();
+    bytes.extend(b"disk");
+    let (_, header) = client.request(cmd::WRITE, 0, 0, 512);
+    header.encode(client.header_style(), &mut bytes);
+    bytes.extend([1; 512]);
+    client.send(&bytes);
+    assert!(client.session.finished() && client.received.is_empty() && device.log().is_empty());
 }
 
 /// A block device of the kernel would not come back by itself.

@@ -269,6 +269,13 @@ fn the_queue_of_a_session_uses_the_memory_in_flight() {
 }
 
 #[test]
+fn a_closed_export_takes_no_front_end() {
+    let export = export();
+    export.close();
+    assert!(!VhostUserSession::new(export, config()).introduce(Peer::Unknown));
+}
+
+#[test]
 fn random_messages_harm_nobody() {
     let mut random = Random(3);
     let guest = Guest::new();
