@@ -43,9 +43,9 @@ struct Direction {
     iops: f64,
 }
 
-/// Runs fio with these words, and those in `paths`, which differ by run.
+/// Runs fio with these words, and those in `paths`.
 pub(crate) fn fio(words: &[&str], paths: &[String]) -> Result<Account> {
-    results::command(Command::new("fio").args(words))?;
+    results::command(Command::new("fio").args(words).args(paths))?;
     let mut command = Command::new("fio");
     command.args(["--output-format=json", "--group_reporting", "--thread"]).args(words).args(paths);
     account(&printed(&mut command)?)

@@ -56,8 +56,8 @@ pub(crate) fn run(workers: &Workers, set: &Pages, rounds: Rounds) -> Result<()> 
     })?;
     let [ours, none, of_kernel, sustained, sustained_none] = &figures[..] else { unreachable!("five turns") };
     let (rate, to_kernel) = (figure(of_kernel, 0), ratio(ours, of_kernel).at_least(TO_KERNEL));
-    let to_none = ratio(ours, none).at_least(TO_NONE);
-    let gain = ratio(sustained, sustained_none).at_least(SUSTAINED);
+    let to_none = ratio(ours, none).at_least(TO_NONE).of_ours();
+    let gain = ratio(sustained, sustained_none).at_least(SUSTAINED).of_ours();
     let rows = vec![
         row!["burst of half", figure(ours, 0), figure(none, 0), to_none, rate, to_kernel],
         row!["sustained", figure(sustained, 0), figure(sustained_none, 0), gain, "-", "-"],

@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::results;
+
 /// Nothing is left to be initialised while a measurement runs.
 const AT_ONCE: &str = "lazy_itable_init=0,lazy_journal_init=0";
 
@@ -17,14 +19,17 @@ pub(crate) struct Ext4 {
 impl Ext4 {
     /// A new one, mounted at `place`.
     pub(crate) fn make(device: &Path, place: PathBuf) -> Result<Self> {
-        finish(Command::new("mkfs.ext4").args(["-q", "-F", "-E", AT_ONCE]).arg(device))?;
-        Self::mount(device, place)
+        Self::with(device, place, AT_ONCE)
     }
 
     /// A new one on a device whose blocks stay written.
     pub(crate) fn make_without_discards(device: &Path, place: PathBuf) -> Result<Self> {
-        let options = format!("{AT_ONCE},nodiscard");
-        finish(Command::new("mkfs.ext4").args(["-q", "-F", "-E", &options]).arg(device))?;
+        Self::with(device, place, &format!("{AT_ONCE},nodiscard"))
+    }
+
+    fn with(device: &Path, place: PathBuf, options: &str) -> Result<Self> {
+        let mut command = Command::new("mkfs.ext4");
+        finish(noted(command.args(["-q", "-F", "-E", options]).arg(device))?)?;
         Self::mount(device, place)
     }
 
@@ -43,6 +48,12 @@ impl Drop for Ext4 {
             let _ = Command::new("umount").arg("--lazy").arg(&self.place).status();
         }
     }
+}
+
+/// Notes a command for the report.
+pub(crate) fn noted(command: &mut Command) -> Result<&mut Command> {
+    results::command(command)?;
+    Ok(command)
 }
 
 /// Runs a command that has to succeed.

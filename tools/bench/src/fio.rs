@@ -100,8 +100,7 @@ pub(crate) fn finish(contender: &Contender, case: &Case, limits: &str) -> Result
     command.args([format!("--rw={}", case.rw), format!("--bs={}k", case.kib)]);
     command.args([format!("--numjobs={}", case.jobs), format!("--iodepth={}", case.depth)]);
     command.args([format!("--size={JOB_BYTES}"), format!("--offset_increment={JOB_BYTES}")]);
-    results::command(command.args(limits.split_whitespace()))?;
-    command.args(&contender.target);
+    results::command(command.args(limits.split_whitespace()).args(&contender.target))?;
     command.envs(contender.ceph_conf.iter().map(|conf| ("CEPH_CONF", conf)));
     let output = command.stdin(Stdio::null()).output().context("fio cannot be started")?;
     let text = String::from_utf8_lossy(&output.stdout);

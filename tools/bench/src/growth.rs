@@ -41,15 +41,15 @@ type Point = [u64; 2];
 pub(crate) fn run(rounds: Rounds) -> Result<()> {
     let set = Arc::new(pages::half(16 << 20)?);
     let by_size = SIZES.map(|size| ([size, HELD], size));
-    let sizes = series("the size of the device", &by_size, &set, rounds)?;
+    let sizes = series("the size", &by_size, &set, rounds)?;
     let holdings = &HOLDINGS[..rounds.pick(4, 3)];
     let by_held: Vec<_> = holdings.iter().map(|held| ([SIZE, *held], *held)).collect();
-    let held = series("the bytes that it holds", &by_held, &set, rounds)?;
-    results::picture(Picture { name: "growth.svg".into(), charts: vec![sizes, held], columns: 2 })
+    let held = series("the bytes held", &by_held, &set, rounds)?;
+    results::picture(Picture { name: "growth.svg".into(), charts: [sizes, held].concat(), columns: 2 })
 }
 
-/// A table of points, each with its size, and its chart.
-fn series(name: &str, points: &[(Point, u64)], set: &Arc<Pages>, rounds: Rounds) -> Result<Chart> {
+/// A table of points, each with its size, and its charts.
+fn series(name: &str, points: &[(Point, u64)], set: &Arc<Pages>, rounds: Rounds) -> Result<Vec<Chart>> {
     let figures = rounds.measure_anew(|round| {
         let mut micros = vec![f64::NAN; KINDS.len() * points.len() * OPS.len()];
         for turn in drawn_order(KINDS.len() * points.len(), round) {
@@ -74,7 +74,7 @@ fn series(name: &str, points: &[(Point, u64)], set: &Arc<Pages>, rounds: Rounds)
     let note =
         "Growth: the slope of the logarithm of the cost over that of the bytes. 0: none; 1: in proportion.";
     results::show(rounds.table(&title, &head, rows.collect()).note(note))?;
-    Ok(chart(name, points, &figures))
+    Ok((0..OPS.len()).map(|op| chart(op, name, points, &figures)).collect())
 }
 
 /// Of each round.
@@ -87,19 +87,20 @@ fn growth(points: &[(Point, u64)], costs: &[Vec<f64>]) -> Vec<f64> {
     (0..costs[0].len()).map(of_round).collect()
 }
 
-/// Of reads.
-fn chart(name: &str, points: &[(Point, u64)], figures: &[Vec<f64>]) -> Chart {
+/// With the fitted growth behind each name.
+fn chart(op: usize, name: &str, points: &[(Point, u64)], figures: &[Vec<f64>]) -> Chart {
     let line = |kind: usize| {
-        let costs = &figures[kind * OPS.len() * points.len()..][..points.len()];
+        let costs = &figures[(kind * OPS.len() + op) * points.len()..][..points.len()];
+        let growth = figure(&growth(points, costs), 2);
         let point = |((_, bytes), costs): (&(Point, u64), &Vec<f64>)| {
             ((*bytes as f64 / MIB as f64).log2(), crate::statistics::median(costs))
         };
         let points = points.iter().zip(costs).map(point).collect();
-        Line { name: KINDS[kind].into(), colour: COLOURS[kind].into(), points }
+        Line { name: format!("{}, {growth}", KINDS[kind]), colour: COLOURS[kind].into(), points }
     };
     let lines = (0..KINDS.len()).map(line).collect();
     Chart {
-        title: format!("reads, over {name}"),
+        title: format!("{} over {name}, and the growth of each", OPS[op]),
         x: "doublings of a MiB".into(),
         y: "us".into(),
         y_max: 1.0,

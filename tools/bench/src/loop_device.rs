@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::ext4::{finish, printed};
+use crate::ext4::{finish, noted, printed};
 
 /// Detached when it is dropped.
 pub(crate) struct LoopDevice {
@@ -15,7 +15,8 @@ pub(crate) struct LoopDevice {
 impl LoopDevice {
     /// One that is free.
     pub(crate) fn over(file: &Path) -> Result<Self> {
-        let shown = printed(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file))?;
+        let mut command = Command::new("losetup");
+        let shown = printed(noted(command.args(["--find", "--show", "--direct-io=on"]).arg(file))?)?;
         Ok(Self { path: shown.trim().into() })
     }
 

@@ -348,7 +348,7 @@ impl Folder {
     }
 
     fn below(place: &Path) -> Result<Self> {
-        let path = place.join(format!("spillway-bench-{}", std::process::id()));
+        let path = place.join(results::scratch());
         fs::create_dir(&path).with_context(|| path.display().to_string())?;
         Ok(Self(path))
     }

@@ -4,7 +4,7 @@ use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{self, Command};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -55,12 +55,22 @@ pub(crate) fn flame(flame: Flame) -> Result<()> {
     record(|| Record::Flame(flame))
 }
 
-/// Notes a command that is part of the measurement; without arguments that differ by run, such as paths.
+/// Notes a command that is part of the measurement; without the parts of paths that differ by run.
 pub(crate) fn command(command: &Command) -> Result<()> {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(command.get_program());
     let words = std::iter::once(name).chain(command.get_args()).map(|word| word.to_string_lossy());
-    record(|| Record::Command(words.collect::<Vec<_>>().join(" ")))
+    text(&words.collect::<Vec<_>>().join(" ").replace(&scratch(), "FOLDER"))
+}
+
+/// Notes what else is run, such as the script of a guest.
+pub(crate) fn text(text: &str) -> Result<()> {
+    record(|| Record::Command(text.into()))
+}
+
+/// The name of this process's folders for files.
+pub(crate) fn scratch() -> String {
+    format!("spillway-bench-{}", process::id())
 }
 
 /// Notes a set of pages; its `ratio` is only computed if records are wanted.

@@ -100,6 +100,11 @@ impl Figure {
         Self { is_of_ours: true, ..self }
     }
 
+    /// The median of the ratios to another figure of the same rounds.
+    pub(crate) fn to(&self, other: &Self) -> Self {
+        ratio(&self.values, &other.values)
+    }
+
     /// A ratio that is no claim, however large.
     pub(crate) fn no_claim(self) -> Self {
         assert!(self.is_ratio, "claims are ratios");
@@ -116,9 +121,9 @@ impl Figure {
         (!self.values.is_empty()).then(|| median(&self.values))
     }
 
-    /// How sure the median is, where that matters: of ratios, and where there is a bound.
+    /// How sure the median is; none of what was measured once.
     pub(crate) fn interval(&self) -> Option<[f64; 2]> {
-        interval(&self.values).filter(|_| self.is_ratio || self.bound.is_some())
+        interval(&self.values)
     }
 
     pub(crate) fn is_missed(&self) -> bool {
@@ -132,6 +137,14 @@ impl Figure {
             .interval()
             .map(|[low, high]| format!(" [{low:.*}, {high:.*}]", self.decimals, self.decimals));
         self.shown(value) + &interval.unwrap_or_default()
+    }
+
+    /// The same, and its bound with what came of it.
+    pub(crate) fn in_full(&self) -> String {
+        let Some(bound) = self.bound.filter(|_| self.value().is_some()) else { return self.measured() };
+        let (sign, wanted) = bound.parts();
+        let verdict = if self.is_missed() { "MISSED, wanted" } else { sign };
+        format!("{} ({verdict} {wanted}{})", self.measured(), self.unit)
     }
 
     /// A number as exact as this figure, with the unit.
@@ -166,16 +179,13 @@ impl Bound {
     }
 }
 
+/// In full, but for what is neither a ratio nor bounded: that is a number to look up, not to judge by.
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.measured())?;
-        if self.value().is_none() {
-            return Ok(());
+        match self.value() {
+            Some(value) if !self.is_ratio && self.bound.is_none() => f.write_str(&self.shown(value)),
+            _ => f.write_str(&self.in_full()),
         }
-        let Some(bound) = self.bound else { return Ok(()) };
-        let (sign, wanted) = bound.parts();
-        let verdict = if self.is_missed() { "MISSED, wanted" } else { sign };
-        write!(f, " ({verdict} {wanted}{})", self.unit)
     }
 }
 
@@ -273,6 +283,8 @@ mod tests {
         ] {
             assert_eq!((found.to_string().as_str(), found.is_missed()), (shown, shown.contains("MISSED")));
         }
+        assert_eq!(figure(Figure::wanted, 0.0).in_full(), "2.0 s [1.0, 3.0]", "the page has every interval");
+        assert_eq!(once(2.0, 1).in_full(), "2.0");
     }
 
     #[test]

@@ -132,19 +132,16 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
             }
             Ok(rates)
         })?;
-        let growth = |contender: usize| -> Vec<f64> {
-            let (one, two) = (&figures[2 * contender], &figures[2 * contender + 1]);
-            two.iter().zip(one).map(|(two, one)| two / one).collect()
-        };
+        let growth = |contender: usize| ratio(&figures[2 * contender + 1], &figures[2 * contender]).of_ours();
         rows.push(row![
             name,
             figure(&figures[0], 2),
             figure(&figures[2], 2),
             ratio(&figures[2], &figures[0]),
-            figure(&growth(0), 2),
-            figure(&growth(1), 2),
-            figure(&growth(2), 2),
-            ratio(&growth(0), &growth(2)).at_least(0.95),
+            growth(0),
+            growth(1),
+            growth(2),
+            growth(0).to(&growth(2)).at_least(0.95),
         ]);
     }
     let title = "Reads of 4 KiB that hit, million a second of one thread";

@@ -90,6 +90,7 @@ fn race(entries: &[Entry], job: u64, millis: u64, more: &[&str], title: &str, ro
     let (rates, micros) = figures.split_at(contenders.len());
     let row = |(at, entry): (usize, &Entry)| {
         let to_it = ratio(&rates[0], &rates[at]).wanted(entry.wanted);
+        let to_it = if entry.words[0] == "spillway" { to_it.of_ours() } else { to_it };
         let to_it = if at == 0 { Cell::from("-") } else { to_it.into() };
         row![entry.name, figure(&rates[at], 1).times(1e-3), to_it, figure(&micros[at], 2)]
     };

@@ -10,6 +10,7 @@ use spillway_fixture::{Cluster, Store};
 
 use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
 use crate::nbd::{Folder, binary, server};
+use crate::results;
 use crate::spill::write_zeroes;
 
 /// Bytes of an image, of a file in its place, and of an export.
@@ -38,6 +39,11 @@ impl Rig {
     pub(super) fn new() -> Result<Self> {
         let (disk, sockets, spillway) = (Folder::on_disk()?, Folder::new()?, binary()?);
         let cluster = Cluster::with(OSDS, Store::Memory, &["[client]", NO_CACHE]);
+        // Without what differs by run: paths, addresses, its identity.
+        let conf = fs::read_to_string(cluster.conf())?;
+        let lines: Vec<&str> =
+            conf.lines().filter(|line| !line.contains('/') && !line.contains("fsid")).collect();
+        results::text(&format!("ceph.conf of a monitor and {OSDS} OSDs:\n{}", lines.join("\n")))?;
         Ok(Self { cluster, disk, sockets, spillway })
     }
 

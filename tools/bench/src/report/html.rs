@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::content::Report;
 use super::judgement::{Judged, Judgement};
 use super::outcome::Outcome;
-use super::parts::{NOT_TRIED, Part, SECTIONS, Section};
+use super::parts::{NOT_TRIED, Part, SECTIONS, STREAMS, Section};
 use crate::flame;
 use crate::svg::{self, Dot, escaped};
 use crate::table::{Cell, Table};
@@ -45,6 +45,10 @@ fn summary(judgement: &Judgement<'_>) -> String {
     let (claims, missed) = (judgement.claims(), judgement.missed());
     let mut text = String::from("<section id=\"summary\">\n<h2>What we claim</h2>\n");
     text += &list(&claims, |claim| format!("{} (wanted {})", claim.shown(), claim.wanted()));
+    if let Some(worst) = judgement.worst_of(STREAMS) {
+        let (name, wanted) = (escaped(&worst.full_name()), escaped(&worst.wanted()));
+        let _ = writeln!(text, "<p>{STREAMS}, its worst: {name}: {} (wanted {wanted})</p>", worst.shown());
+    }
     let _ = writeln!(text, "<h2>What was missed: {} of {}</h2>", missed.len(), judgement.judged.len());
     text += &list(&missed, |judged| {
         format!("{}, wanted {}: {}", judged.shown(), judged.wanted(), judged.distance())
@@ -80,6 +84,7 @@ fn section_of(report: &Report, judgement: &Judgement<'_>, section: &Section) -> 
     if !section.source.is_empty() {
         let _ = writeln!(text, "<p>The source: {}</p>", escaped(section.source));
     }
+    let _ = writeln!(text, "<p>{}</p>", escaped(&judgement.verdict(section.title)));
     text += &plot(judgement, section);
     for part in section.parts {
         match report.outcome(part.name) {
@@ -149,7 +154,11 @@ fn table(table: &Table) -> String {
 fn cell(cell: &Cell) -> String {
     let is_missed = matches!(cell, Cell::Figure(figure) if figure.is_missed());
     let class = if is_missed { " class=\"missed\"" } else { "" };
-    format!("<td{class}>{}</td>", escaped(&cell.to_string()))
+    let text = match cell {
+        Cell::Text(text) => text.clone(),
+        Cell::Figure(figure) => figure.in_full(),
+    };
+    format!("<td{class}>{}</td>", escaped(&text))
 }
 
 #[cfg(test)]

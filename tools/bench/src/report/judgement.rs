@@ -75,6 +75,30 @@ impl<'a> Judgement<'a> {
     }
 }
 
+impl Judgement<'_> {
+    /// Of all figures of a section the one that is farthest below its bound, or nearest to it.
+    pub(super) fn worst_of(&self, title: &str) -> Option<&Judged<'_>> {
+        let of_it = self.judged.iter().filter(|judged| judged.section.title == title);
+        of_it.min_by(|a, b| a.margin().total_cmp(&b.margin()))
+    }
+
+    /// A sentence on what a section comes to.
+    pub(super) fn verdict(&self, title: &str) -> String {
+        let of_it = self.judged.iter().filter(|judged| judged.section.title == title);
+        let (missed, met): (Vec<_>, Vec<_>) = of_it.partition(|judged| judged.figure.is_missed());
+        let all = missed.len() + met.len();
+        match (all, self.worst_of(title)) {
+            (0, _) | (_, None) => "Nothing here has a bound.".into(),
+            _ if missed.is_empty() => format!("All bounds are met, {all} with those of the page."),
+            (_, Some(worst)) => format!(
+                "{} of {all} bounds are met, with those of the page; the farthest miss is {}.",
+                met.len(),
+                worst.distance()
+            ),
+        }
+    }
+}
+
 impl Judged<'_> {
     /// How many times better than its bound; 0 where the bound is none of a ratio.
     fn margin(&self) -> f64 {
@@ -214,6 +238,29 @@ mod tests {
         assert_eq!(names(&Judgement::of(&outcomes).claims()), ["fuse: y", "nbd: y", "spill: y"]);
         outcomes[2].tables[0].rows.clear();
         assert_eq!(names(&Judgement::of(&outcomes).claims()), ["nbd: y", "spill: y"]);
+    }
+
+    #[test]
+    fn a_section_is_judged_by_all_of_its_bounds_and_its_worst_figure() {
+        let rows = |values: &[f64]| {
+            values.iter().map(|value| row!["a", once(*value, 1).at_least(2.0)]).collect::<Vec<_>>()
+        };
+        let nbd = [table("t", rows(&[2.0])), table("t", rows(&[1.5, 1.0, 3.0]))];
+        let outcomes = [
+            outcome("nbd", nbd.to_vec()),
+            outcome("fuse", vec![table("t", rows(&[5.0, 4.0]))]),
+            outcome("scale", vec![table("t", vec![row!["a", once(1.0, 1)]])]),
+        ];
+        let judgement = Judgement::of(&outcomes);
+        for (section, wanted) in [
+            ("NBD", "2 of 4 bounds are met, with those of the page; the farthest miss is 0.50 of the bound."),
+            ("Mounts", "All bounds are met, 2 with those of the page."),
+            ("Scaling", "Nothing here has a bound."),
+        ] {
+            assert_eq!(judgement.verdict(section), wanted);
+        }
+        assert_eq!(judgement.worst_of("Mounts").map(|worst| worst.value), Some(4.0));
+        assert!(judgement.worst_of("Scaling").is_none());
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! The report as docs/performance.md: a template with the prose, filled with tables.
 //!
 //! A line of the template may be a marker: `{{facts}}`, `{{claims}}`, `{{missed}}`, `{{absent}}`, or `{{PART NUMBER}}` for a table of a
-//! part, counted from 1; `{{PART NUMBER LAST}}` has only so many of its last rows. All that a marker becomes are tables, whose lines may be wider than prose.
+//! part, counted from 1; `{{PART NUMBER LAST}}` has only so many of its last rows. These become tables, whose lines may be wider than prose;
+//! `{{verdict}}` becomes a line on the section that it stands in.
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::content::Report;
 use super::judgement::{Judged, Judgement};
-use super::parts::{NOT_TRIED, SECTIONS};
+use super::parts::{NOT_TRIED, SECTIONS, STREAMS};
 use crate::table::Table;
 
 const TEMPLATE: &str = include_str!("performance.md");
 
 /// Of the document.
 const LINES_MAX: usize = 400;
+
+/// Of a line of prose.
+const WIDTH_MAX: usize = 100;
 
 pub(super) fn page(report: &Report) -> Result<String> {
     filled(report, TEMPLATE)
@@ -31,14 +35,27 @@ pub(super) fn check(page: &str) -> Result<()> {
 
 fn filled(report: &Report, template: &str) -> Result<String> {
     let judgement = Judgement::of(&report.outcomes);
-    let mut page = String::new();
+    let (mut page, mut section) = (String::new(), "");
     for line in template.lines() {
+        section = line.strip_prefix("## ").unwrap_or(section);
         match line.strip_prefix("{{").and_then(|line| line.strip_suffix("}}")) {
+            Some("verdict") => page += &wrapped(&format!("**{}**", judgement.verdict(section))),
             Some(marker) => page += &expanded(report, &judgement, marker)?,
             None => page = page + line + "\n",
         }
     }
     Ok(page)
+}
+
+/// In two lines at most, which is enough.
+fn wrapped(sentence: &str) -> String {
+    match sentence.char_indices().nth(WIDTH_MAX) {
+        None => format!("{sentence}\n"),
+        Some((end, _)) => {
+            let (first, rest) = sentence[..=end].rsplit_once(' ').expect("words are short");
+            format!("{first}\n{rest}{}\n", &sentence[end + 1..])
+        }
+    }
 }
 
 fn expanded(report: &Report, judgement: &Judgement<'_>, marker: &str) -> Result<String> {
@@ -52,7 +69,11 @@ fn expanded(report: &Report, judgement: &Judgement<'_>, marker: &str) -> Result<
             let facts = report.facts().into_iter().map(|(name, value)| vec![name.into(), value]);
             table(&["", ""], labels.chain(facts))
         }
-        "claims" => table(&head, judgement.claims().iter().map(judged)),
+        "claims" => {
+            let worst = judgement.worst_of(STREAMS).map(|worst| judged(&worst));
+            let worst = worst.map(|row| [vec![format!("{}, its worst", row[0])], row[1..].to_vec()].concat());
+            table(&head, judgement.claims().iter().map(judged).chain(worst))
+        }
         "missed" => table(&["experiment", "figures"], missed(judgement)),
         "absent" => {
             let absent = judgement.absent.iter().map(|(what, why)| vec![what.clone(), why.clone()]);
@@ -133,16 +154,29 @@ mod tests {
     }
 
     #[test]
+    fn a_sentence_that_is_too_wide_goes_on_in_the_next_line() {
+        let [fits, wide] =
+            [WIDTH_MAX, WIDTH_MAX + 1].map(|width| "one ".repeat(width / 4) + &"x".repeat(width % 4));
+        let fits = fits.trim_end();
+        assert_eq!(wrapped(fits), format!("{fits}\n"));
+        let lines = wrapped(&wide);
+        assert!(lines.lines().count() == 2 && lines.lines().all(|line| line.len() <= WIDTH_MAX), "{lines}");
+        assert_eq!(lines.replace('\n', " ").trim_end(), wide);
+    }
+
+    #[test]
     fn a_page_of_more_than_400_lines_is_refused() {
         assert!(check(&"\n".repeat(400)).is_ok());
         assert!(check(&"\n".repeat(401)).unwrap_err().to_string().contains("401 lines"));
     }
 
-    /// Every experiment has a table in the document.
+    /// Every experiment has a sentence of judgement and a table in the document.
     #[test]
-    fn each_section_has_a_table_in_the_template() {
+    fn each_section_is_judged_and_has_a_table_in_the_template() {
         for section in SECTIONS {
-            let has = |name: &str| TEMPLATE.contains(&format!("{{{{{name} "));
+            let heading = format!("\n## {}\n{{{{verdict}}}}\n", section.title);
+            let text = TEMPLATE.split_once(&heading).expect(section.title).1.split("\n## ").next().unwrap();
+            let has = |name: &str| text.contains(&format!("{{{{{name} "));
             assert!(section.parts.iter().any(|part| has(part.name)), "{}", section.title);
         }
     }

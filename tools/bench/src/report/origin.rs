@@ -27,7 +27,7 @@ pub(super) struct Origin {
 }
 
 /// Peers and tools, and how each says its version.
-const TOOLS: [[&str; 2]; 13] = [
+const TOOLS: [[&str; 2]; 15] = [
     ["rustc", "--version"],
     ["fio", "--version"],
     ["nbdkit", "--version"],
@@ -41,6 +41,8 @@ const TOOLS: [[&str; 2]; 13] = [
     ["valgrind", "--version"],
     ["ceph", "--version"],
     ["mkfs.ext4", "-V"],
+    ["perf", "--version"],
+    ["git", "--version"],
 ];
 
 impl Origin {

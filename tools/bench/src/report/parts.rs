@@ -53,6 +53,9 @@ impl Part {
     }
 }
 
+/// The section whose worst figure stands beside the claims.
+pub(super) const STREAMS: &str = "Streams (E2)";
+
 pub(super) const SECTIONS: &[Section] = &[
     Section {
         title: "Spilling (E1)",
@@ -64,8 +67,9 @@ pub(super) const SECTIONS: &[Section] = &[
         ],
     },
     Section {
-        title: "Streams (E2)",
-        source: "iozone with 1 to 3 writers of 60 MiB in records of 16 KiB, on 1 to 3 streams; fwrite gains 5 % with three writers.",
+        title: STREAMS,
+        source: "iozone, three writers of 60 MiB in records of 16 KiB, three streams to one: initial write 1.23, rewrite 2.54, random write 2.33, \
+                 pwrite 1.37, fwrite 1.00.",
         parts: &[
             Part::new("streams-inside", ["streams 5 inside", "streams 1 inside --quick"], [195, 20]),
             Part::new("streams-fwrite", ["streams 5 fwrite", "streams 1 fwrite --quick"], [70, 10]),
@@ -167,8 +171,7 @@ pub(super) const SECTIONS: &[Section] = &[
 
 /// What no run of the report tells.
 pub(super) const NOT_TRIED: &[&str] = &[
-    "Other machines, disks and kernels than the one named above.",
-    "Runs of hours: the soak is one of a minute.",
+    "Other machines, disks and kernels than the one named above; runs of hours: the soak is one of a minute.",
     "Clusters of pages in zram: they are not built.",
 ];
 

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use super::device::Device;
 use super::medium::text;
 use crate::fio::{case, fio};
+use crate::results;
 
 /// Reads a second, and the part of the device that they are of, which stays in memory.
 const READS: u64 = 5000;
@@ -35,15 +36,15 @@ pub(super) fn measure(device: &Device, folder: &Path, idle: Duration) -> Result<
     fio(&device.contender, &case("hot", "read", 1024, 1, 8), &hot)?;
     let log = folder.join("reads");
     let seconds = idle.as_secs() * 2 + device.bytes.div_ceil(1 << 30) * 4;
-    let reader = Command::new("fio")
+    let mut reader = Command::new("fio");
+    reader
         .args(["--name=job", "--thread", "--rw=randread", "--bs=4k", "--iodepth=16", "--norandommap"])
         .args(["--time_based", "--log_unix_epoch=1", "--minimal"])
         .args([format!("--runtime={seconds}"), format!("--rate_iops={READS}"), format!("--size={HOT_BYTES}")])
         .arg(format!("--write_lat_log={}", text(&log)?))
-        .args(&device.contender.target)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn();
+        .args(&device.contender.target);
+    results::command(&reader)?;
+    let reader = reader.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut reader = reader.context("fio cannot be started")?;
     sleep(idle);
     let (from, start) = (millis(), Instant::now());

@@ -28,6 +28,7 @@ const PAGES: usize = 1;
 
 pub(crate) fn compare(rounds: Rounds) -> Result<()> {
     let (system, disks) = (System::make(RECIPE), Disks::new()?);
+    results::text(&format!("in the guest, Linux {}:\n{}", system.release(), RECIPE.init))?;
     let names = RUNS.map(|(name, _)| name);
     let figures = rounds.measure_anew(|round| disks.rates(&system, &names, round))?;
     let (rates, worked) = figures.split_at(RUNS.len());

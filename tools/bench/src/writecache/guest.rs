@@ -20,6 +20,7 @@ const RUNS: [&str; 5] = ["plain", "block512", "block1024", "block2048", "block40
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let (system, disks) = (System::make(RECIPE), Disks::new()?);
+    results::text(&format!("in the guest, Linux {}:\n{}", system.release(), RECIPE.init))?;
     let figures = rounds.measure_anew(|round| disks.rates(&system, &RUNS, round))?;
     let (rates, worked) = figures.split_at(RUNS.len());
     let (plain, least) = (&rates[0], &worked[0]);

@@ -108,6 +108,7 @@ fn uses_in(folder: &Path, root: &Path, archive: &Path) -> Result<[f64; USES.len(
 
 /// Seconds of a command, and until its file system is synced.
 fn timed(command: &mut Command, folder: &Path) -> Result<f64> {
+    results::command(command)?;
     let start = Instant::now();
     finish(command)?;
     finish(Command::new("sync").arg("--file-system").arg(folder))?;
