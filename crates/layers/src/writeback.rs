@@ -207,8 +207,8 @@ impl<S: Source> Drop for Call<'_, S> {
     }
 }
 
-/// How long batches in flight may take at the end.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+/// How long batches in flight may take at the end, and what else a source has in flight.
+pub(crate) const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a look came to.
 enum Look {

@@ -3,6 +3,7 @@
 //! Nobody waits for them: a read that misses is on its way to the device below before what is read ahead of it. They take memory as
 //! reads do, from what is free or clean and leaves next, and stop where there is none, where the range is changed beside the cache, and at
 //! the first error: a client that needs the same blocks reads them itself, and its own error is what it gets.
+//! Once the cache is closed none of their reads begins, and the close waits for those in flight, as long as it does for write-back.
 //!
 //! What a client can make them take is bounded, and charged when the cache is opened ([`super::device::streams::Bounds`]): there are few windows under way at once,
 //! and few pieces of each, which have a buffer. A piece whose stream is gone or whose reader has passed it when its turn comes is not read.
@@ -12,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
+use spillway_core::env::within;
 use spillway_core::{ByteRange, IoBuf, Place, task};
 use spillway_policy::folio::Look;
 use spillway_policy::readahead::{Ahead, Limits, WINDOWS_MAX};
@@ -21,13 +23,19 @@ use super::device::counts::{Count, InZone};
 use super::device::streams::PIECES_MAX;
 use super::folios::folio::Seen;
 use super::read::Whose;
-use crate::writeback::Source;
+use crate::writeback::{END_PATIENCE, Source};
 
 /// Bytes of one read of the device below, at most.
 const PIECE_MAX: u64 = 256 << 10;
 
 /// Part of the memory for folios that a window may take: several streams have two each.
 const WINDOW_PART: u64 = 32;
+
+/// A window that is read, for as long as nothing failed.
+struct Run<'a> {
+    window: &'a Ahead,
+    going: Cell<bool>,
+}
 
 impl Core {
     fn limits(&self) -> Limits {
@@ -62,7 +70,7 @@ impl Core {
     }
 
     fn reads_ahead(&self) -> bool {
-        !self.is_waited_for() && self.settings.readahead_bytes_max.get() > 0
+        !self.writeback.has_ended() && !self.is_waited_for() && self.settings.readahead_bytes_max.get() > 0
     }
 
     /// Begins to read the windows that are due, as far as there is place for them.
@@ -96,30 +104,40 @@ impl Core {
         if self.reads_ahead() {
             self.open_windows(&self.limits());
         }
+        if self.writeback.has_ended() {
+            self.changes.wake_all();
+        }
+    }
+
+    /// Waits until no window is under way, for a while. Called once write-back has ended: no read of one begins after that.
+    pub(super) async fn end_readahead(&self) {
+        assert!(self.writeback.has_ended(), "windows are opened until then");
+        let ended = || (self.streams.found.lock().under_way() == 0).then_some(());
+        within(&*self.env, END_PATIENCE, self.changes.until(ended)).await;
+    }
+
+    /// Whether more of a window is read: not once the cache is closed.
+    fn goes_on(&self, run: &Run<'_>) -> bool {
+        run.going.get() && !self.writeback.has_ended()
     }
 
     /// Reads the pieces of a window, each once there is a buffer for it.
     async fn read_window(self: &Arc<Self>, window: &Ahead) {
-        let going = Cell::new(true);
+        let run = Run { window, going: Cell::new(true) };
         let longest = PIECE_MAX.min(self.streams.buffers.bytes() as u64) & !(self.places.block_bytes() - 1);
         let cut = |piece: Range<u64>| {
             let starts = piece.clone().step_by(longest as usize);
             starts.map(move |start| start..piece.end.min(start + longest))
         };
         let pieces = stream::iter(window.pieces().flat_map(cut));
-        let ready = pieces.filter_map(|piece| self.turn(window, piece, &going));
-        let read = |(piece, buf)| self.read_piece(window, piece, buf, &going);
+        let ready = pieces.filter_map(|piece| self.turn(&run, piece));
+        let read = |(piece, buf)| self.read_piece(&run, piece, buf);
         ready.for_each_concurrent(PIECES_MAX as usize, read).await;
     }
 
     /// A buffer for a piece, when its turn comes; none where nobody wants it by then.
-    async fn turn(
-        &self,
-        window: &Ahead,
-        piece: Range<u64>,
-        going: &Cell<bool>,
-    ) -> Option<(Range<u64>, IoBuf)> {
-        let wanted = || going.get() && self.streams.found.lock().wants(window, &piece);
+    async fn turn(&self, run: &Run<'_>, piece: Range<u64>) -> Option<(Range<u64>, IoBuf)> {
+        let wanted = || self.goes_on(run) && self.streams.found.lock().wants(run.window, &piece);
         if !wanted() {
             return None;
         }
@@ -128,19 +146,14 @@ impl Core {
     }
 
     /// Reads what is missing of a piece of a window into `buf`, which is as long, and from there into folios.
-    async fn read_piece(
-        self: &Arc<Self>,
-        window: &Ahead,
-        piece: Range<u64>,
-        mut buf: IoBuf,
-        going: &Cell<bool>,
-    ) {
+    async fn read_piece(self: &Arc<Self>, run: &Run<'_>, piece: Range<u64>, mut buf: IoBuf) {
+        let (window, going) = (run.window, &run.going);
         let range = ByteRange::new(piece.start, piece.end - piece.start);
         let begins = range.offset == window.first;
         // One piece: what follows each other, all of which will be read.
         let until = if window.count == 1 { window.first + window.len } else { piece.end };
         let mut at = 0;
-        while at < range.len && going.get() {
+        while at < range.len && self.goes_on(run) {
             let found = self.stretch(range, at, Whose::Readahead(until));
             if begins && at == 0 {
                 self.mark_window(range.offset);
@@ -148,8 +161,7 @@ impl Core {
             match found {
                 Ok(stretch) => {
                     let bytes = stretch.bytes();
-                    let result = self.read_stretch(stretch, range.offset, at, &mut buf).await;
-                    match result {
+                    match self.read_stretch(stretch, range.offset, at, &mut buf).await {
                         Ok(()) => self.counts.add(Count::AheadBytes, bytes),
                         Err(_) => {
                             going.set(false);
@@ -180,16 +192,15 @@ mod tests {
     use crate::page_cache::read::PART_BYTES;
 
     /// What a future takes that is never made.
-    fn bytes_of<A, F: Future>(_made: impl Fn(&'static Arc<Core>, &'static Ahead, A) -> F) -> u64 {
+    fn bytes_of<A, F: Future>(_made: impl Fn(&'static Arc<Core>, A) -> F) -> u64 {
         size_of::<F>() as u64
     }
 
     #[test]
     fn tasks_take_what_is_charged_for_them() {
-        type Piece = (Range<u64>, IoBuf, &'static Cell<bool>);
-        let window = bytes_of(|core, window, ()| core.clone().read_ahead(*window));
-        let piece =
-            bytes_of(|core, window, (piece, buf, going): Piece| core.read_piece(window, piece, buf, going));
+        type Piece = (&'static Run<'static>, Range<u64>, IoBuf);
+        let window = bytes_of(|core, window: Ahead| core.clone().read_ahead(window));
+        let piece = bytes_of(|core, (run, piece, buf): Piece| core.read_piece(run, piece, buf));
         // Words of the allocator, the executor, and the list of futures.
         let words = 128;
         assert!(window + words <= TASK_BYTES, "{window} bytes for a window");

@@ -206,3 +206,29 @@ fn a_stream_after_many_short_ones_is_read_ahead() {
         house.read_and_rest(block);
     }
 }
+
+/// Its window has two pieces, of which the first has all of the buffers, and takes longer than the read that causes it.
+#[test]
+fn a_cache_that_is_closed_reads_nothing_ahead_and_is_held_by_nobody() {
+    let house = numbered(&mebibytes(), Plan { latency: Latency::UsbStick, ..Plan::default() });
+    (0..3).for_each(|nth| _ = house.read(1000 + 32 * nth, 32));
+    assert_eq!(house.cache.core.streams.found.lock().under_way(), 1, "a piece is on its way");
+    let reads = house.below.take(Op::Read);
+    assert_eq!(reads.len(), 3 + 1, "the other waits for a buffer: {reads:?}");
+    house.world.run(Answer::pending(house.cache.close()));
+    assert_eq!(Arc::strong_count(&house.cache.core), 1, "something holds it, and the disk below");
+    while house.world.go_on() {}
+    let reads = house.below.take(Op::Read);
+    assert!(reads.is_empty(), "begun after the close: {reads:?}");
+}
+
+#[test]
+fn a_cache_is_closed_though_what_is_read_ahead_never_comes() {
+    let fault = Fault { call: Some(Call::Read), nth: 3, effect: Effect::Hang(None), sticky: false };
+    let house = numbered(&mebibytes(), Plan { faults: vec![fault], ..slow() });
+    (100..103).for_each(|block| _ = house.read(block, 1));
+    let before = house.world.now();
+    house.world.run(Answer::pending(house.cache.close()));
+    assert!(house.world.now() - before < Duration::from_secs(5));
+    assert_eq!(house.disk.hung().len(), 1, "it was on its way");
+}
