@@ -24,6 +24,14 @@ impl Report {
         self.outcomes.iter().find(|outcome| outcome.part == part)
     }
 
+    /// Parts that were begun after one that follows them.
+    fn measured_again(&self) -> Vec<&str> {
+        let later = |at: usize| self.outcomes[at..].iter().map(|outcome| &outcome.date).min();
+        let all = self.outcomes.iter().enumerate();
+        let again = all.filter(|(at, outcome)| later(at + 1).is_some_and(|date| *date < outcome.date));
+        again.map(|(_, outcome)| outcome.part.as_str()).collect()
+    }
+
     /// Why it is less than a report.
     pub(super) fn labels(&self) -> Vec<String> {
         let quick = (self.mode == Mode::Quick).then(|| "A try: few rounds, short runs, small sets.".into());
@@ -40,8 +48,14 @@ impl Report {
         // A part may have been measured again, long after the others.
         let dates = || self.outcomes.iter().map(|outcome| outcome.date.as_str());
         let (first, last) = (dates().min().unwrap_or_default(), dates().max().unwrap_or_default());
+        let again = self.measured_again();
+        let again =
+            if again.is_empty() { String::new() } else { format!("; measured again: {}", again.join(", ")) };
         vec![
-            ("Commit", format!("{commit}; parts begun {first} to {last}, {minutes:.0} minutes in all")),
+            (
+                "Commit",
+                format!("{commit}; parts begun {first} to {last}, {minutes:.0} minutes in all{again}"),
+            ),
             ("Machine", format!("{processor}, {cores} processors, {memory_mib} MiB")),
             ("System", format!("Linux {kernel}, {system}, as {user}")),
             ("Peers", versions.join("; ")),

@@ -59,13 +59,14 @@ impl<'a> Judgement<'a> {
         missed
     }
 
-    /// Of each section the ratio to a peer that most exceeds its bound at the worse end of its interval; the first of these.
+    /// Of each section the ratio to a peer that most exceeds its bound at the worse end of its interval; the first of these. What was
+    /// measured once is none.
     pub(super) fn claims(&self) -> Vec<&Judged<'a>> {
         let sections = SECTIONS.iter().map(|section| section.title);
         let best = sections.filter_map(|title| {
             let of_it = self.judged.iter().filter(|judged| judged.section.title == title);
             let is_claim = |figure: &Figure| figure.is_ratio && !figure.is_of_ours && !figure.is_no_claim;
-            let ratios = of_it.filter(|judged| is_claim(judged.figure));
+            let ratios = of_it.filter(|judged| is_claim(judged.figure) && judged.figure.interval().is_some());
             ratios.filter(|judged| judged.worst() > 1.0).max_by(|a, b| a.worst().total_cmp(&b.worst()))
         });
         let mut best: Vec<_> = best.collect();
@@ -76,10 +77,11 @@ impl<'a> Judgement<'a> {
 }
 
 impl Judgement<'_> {
-    /// Of all figures of a section the one that is farthest below its bound, or nearest to it.
+    /// Of all figures of a section the one that is farthest below its bound, or nearest to it. What meets a bound of 0 is at no distance.
     pub(super) fn worst_of(&self, title: &str) -> Option<&Judged<'_>> {
         let of_it = self.judged.iter().filter(|judged| judged.section.title == title);
-        of_it.min_by(|a, b| a.margin().total_cmp(&b.margin()))
+        let far = of_it.filter(|judged| judged.figure.is_missed() || judged.margin() > 0.0);
+        far.min_by(|a, b| a.margin().total_cmp(&b.margin()))
     }
 
     /// A sentence on what a section comes to.
@@ -87,14 +89,17 @@ impl Judgement<'_> {
         let of_it = self.judged.iter().filter(|judged| judged.section.title == title);
         let (missed, met): (Vec<_>, Vec<_>) = of_it.partition(|judged| judged.figure.is_missed());
         let all = missed.len() + met.len();
-        match (all, self.worst_of(title)) {
-            (0, _) | (_, None) => "Nothing here has a bound.".into(),
-            _ if missed.is_empty() => format!("All bounds are met, {all} with those of the page."),
-            (_, Some(worst)) => format!(
-                "{} of {all} bounds are met, with those of the page; the farthest miss is {}.",
+        let open =
+            met.iter().filter(|judged| judged.ends().iter().any(|end| !judged.bound.allows(*end))).count();
+        let open = if open > 0 { format!(" (the interval of {open} has the bound)") } else { String::new() };
+        match self.worst_of(title) {
+            _ if all == 0 => "Nothing here has a bound.".into(),
+            Some(worst) if !missed.is_empty() => format!(
+                "{} of {all} bounds are met{open}, with those of the page; the farthest miss is {}.",
                 met.len(),
                 worst.distance()
             ),
+            _ => format!("All bounds are met, {all} with those of the page{open}."),
         }
     }
 }
@@ -105,10 +110,14 @@ impl Judged<'_> {
         self.bound.margin(self.value).unwrap_or_default()
     }
 
+    /// Of the interval.
+    fn ends(&self) -> [f64; 2] {
+        self.figure.interval().unwrap_or([self.value; 2])
+    }
+
     /// The margin at the worse end of the interval.
     fn worst(&self) -> f64 {
-        let ends = self.figure.interval().unwrap_or([self.value; 2]);
-        ends.iter().map(|end| self.bound.margin(*end).unwrap_or_default()).fold(f64::MAX, f64::min)
+        self.ends().iter().map(|end| self.bound.margin(*end).unwrap_or_default()).fold(f64::MAX, f64::min)
     }
 
     /// Part, row and column.
@@ -118,7 +127,7 @@ impl Judged<'_> {
 
     /// None where there is no ratio to the bound.
     pub(super) fn dot(&self) -> Option<Dot> {
-        let [low, high] = self.figure.interval().unwrap_or([self.value; 2]);
+        let [low, high] = self.ends();
         Some(Dot {
             name: self.full_name(),
             margin: self.bound.margin(self.value)?,
@@ -141,9 +150,8 @@ impl Judged<'_> {
     /// How far from its bound.
     pub(super) fn distance(&self) -> String {
         let (_, wanted) = self.bound.parts();
-        let ends = self.figure.interval().unwrap_or([self.value; 2]);
-        let within =
-            if ends.iter().any(|end| self.bound.allows(*end)) { ", which the interval has" } else { "" };
+        let within = self.ends().iter().any(|end| self.bound.allows(*end));
+        let within = if within { ", which the interval has" } else { "" };
         if wanted == 0.0 {
             return format!("{} beyond the bound", self.figure.shown((self.value - wanted).abs()));
         }
@@ -226,9 +234,11 @@ mod tests {
         let wide = ratio(&[9.0, 9.0, 0.5], &[1.0; 3]).at_least(1.0);
         let own = ratio(&[99.0], &[1.0]).at_least(1.0).of_ours();
         let other = ratio(&[99.0], &[1.0]).at_least(1.0).no_claim();
-        let rows = |name: &str, value: f64| vec![row![name, ratio(&[value], &[1.0]).at_least(1.0)]];
+        let rows = |name: &str, value: f64| vec![row![name, ratio(&[value; 2], &[1.0; 2]).at_least(1.0)]];
+        let once_only = row!["once", ratio(&[99.0], &[1.0]).at_least(1.0)];
         let mut outcomes = [
             outcome("nbd", vec![table("t", rows("nbd", 4.0)), table("t", rows("less", 3.0))]),
+            outcome("tls", vec![table("t", vec![once_only])]),
             outcome("spill", vec![table("t", rows("spill", 2.0)), table("t", vec![row!["wide", wide]])]),
             outcome("fuse", vec![table("t", rows("fuse", 5.0))]),
             outcome("scale", vec![table("t", vec![row!["no ratio", once(99.0, 1).at_least(1.0)]])]),
@@ -236,7 +246,7 @@ mod tests {
             outcome("zram-codec", vec![table("t", rows("missed", 0.9))]),
         ];
         assert_eq!(names(&Judgement::of(&outcomes).claims()), ["fuse: y", "nbd: y", "spill: y"]);
-        outcomes[2].tables[0].rows.clear();
+        outcomes[3].tables[0].rows.clear();
         assert_eq!(names(&Judgement::of(&outcomes).claims()), ["nbd: y", "spill: y"]);
     }
 
@@ -260,6 +270,17 @@ mod tests {
             assert_eq!(judgement.verdict(section), wanted);
         }
         assert_eq!(judgement.worst_of("Mounts").map(|worst| worst.value), Some(4.0));
+        let met = |figure: Figure| row!["met", figure];
+        let rows = vec![
+            met(once(0.0, 1).at_least(0.0)),
+            met(once(-9.0, 1).at_most(2.0)),
+            met(ratio(&[1.0, 3.0], &[1.0; 2]).at_least(1.0)),
+            met(ratio(&[0.5, 3.0, 3.0], &[1.0; 3]).at_least(1.0)),
+        ];
+        let outcomes = [outcome("nbd", vec![table("t", rows)])];
+        let sentence = "All bounds are met, 4 with those of the page (the interval of 1 has the bound).";
+        assert_eq!(Judgement::of(&outcomes).verdict("NBD"), sentence);
+        assert_eq!(Judgement::of(&outcomes).worst_of("NBD").map(|worst| worst.value), Some(1.0));
         assert!(judgement.worst_of("Scaling").is_none());
     }
 
