@@ -1,5 +1,6 @@
 //! Images of Ceph RBD as origins. Content is compared by Ceph's own tools.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +39,14 @@ pub(super) const STACKS: [(&str, Stack); 4] = [
 /// Each write of a client is one to the cluster.
 pub(super) fn plain(cluster: &Cluster, folder: Arc<Scratch>, image: &str) -> Launch {
     over(cluster, Launch::disk(folder, Path::new(&address(image)))).with("--page-cache", "none")
+}
+
+/// The same with more lines in the configuration of this host alone.
+pub(super) fn plain_with(cluster: &Cluster, image: &str, lines: &str) -> Launch {
+    let (folder, conf) = (Arc::new(Scratch::new()), fs::read_to_string(cluster.conf()).expect("it exists"));
+    let conf = folder.write("ceph.conf", conf.replacen("[global]\n", &format!("[global]\n{lines}\n"), 1));
+    let launch = Launch::disk(folder, Path::new(&address(image))).with("--page-cache", "none");
+    launch.with("--name", "d").with("--ceph-conf", conf)
 }
 
 /// The page cache is smaller than the image.

@@ -1,4 +1,4 @@
-//! Clusters that do not know the lock of a device, for a moment or for good, and do not reject its client.
+//! Clusters that do not know the lock of a device, for a moment or for good, and whether they reject its client.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spillway_tests::Cluster;
 
-use crate::rbd::{SIZE, plain, stop};
+use crate::rbd::{SIZE, plain, plain_with, stop};
 use crate::rbd_locks::{ends, is_fenced, starts};
 
 /// A tool for the attribute of an image's header that is its lock.
@@ -52,6 +52,22 @@ fn a_lock_that_is_broken_without_rejecting_the_client_fences_an_idle_device() {
     ends(first);
     let mut second = starts(&plain(cluster, Arc::default(), &image));
     second.client().write(0, &[7; 4096]).expect("a write");
+    stop(&mut second);
+}
+
+/// Whatever the configuration of the host says that takes it over.
+#[test]
+fn a_client_whose_lock_is_taken_over_is_rejected_by_the_cluster() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("taken over by a lenient host", SIZE);
+    let first = plain(cluster, Arc::default(), &image).start();
+    let owner = cluster.owner(&image).expect("it is locked");
+    let lenient = plain_with(cluster, &image, "rbd blocklist on break lock = false");
+    let mut second = lenient.flag("--take-over").start();
+    let rejected = cluster.ceph(&["osd", "blocklist", "ls"]);
+    assert!(rejected.contains(&owner.address), "{owner:?} is not in: {rejected}");
+    is_fenced(&first);
+    ends(first);
     stop(&mut second);
 }
 

@@ -128,6 +128,10 @@ impl Connected {
         // What takes long is waited for, or given up by us: a call that ends so may still be done.
         self.set(options, "rados_osd_op_timeout", "0")?;
         self.set(options, "rados_mon_op_timeout", "0")?;
+        // Who loses the lock to this client writes nothing more. Before Ceph 16 the option has its former name.
+        let reject = |name| self.set(options, name, "true");
+        reject("rbd_blocklist_on_break_lock")
+            .or_else(|error| reject("rbd_blacklist_on_break_lock").map_err(|_| error))?;
         // The server's log says what matters; the library's own goes to its `log file`, if the configuration names one.
         self.set(options, "log_to_stderr", "false")?;
         self.set(options, "err_to_stderr", "false")?;
