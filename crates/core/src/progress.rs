@@ -169,6 +169,11 @@ impl fmt::Debug for Works {
 }
 
 impl Works {
+    /// The name of that device; empty where nothing is registered.
+    pub fn device(&self) -> &str {
+        self.0.as_ref().map_or("", |(_, device)| device)
+    }
+
     /// Begins work whose owner reports what is done, of `total` bytes if that is known.
     pub fn begin(&self, kind: WorkKind, total: Option<u64>) -> Counted {
         let done = Arc::new(AtomicU64::new(0));
@@ -282,7 +287,7 @@ mod tests {
             (Some(30.0), Some(Duration::from_secs_f64(40.0 / 30.0)))
         );
         assert_eq!((shown[1].rate, shown[1].left(), shown[1].elapsed), (None, None, Duration::ZERO));
-        assert_eq!(other.progress().len(), 1);
+        assert_eq!((other.progress().len(), other.device(), Works::default().device()), (1, "other", ""));
         drop(save);
         assert_eq!((registry.progress().len(), one.progress()), (1, vec![]));
         drop(load);

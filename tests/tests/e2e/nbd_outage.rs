@@ -272,6 +272,7 @@ fn a_write_cache_above_a_dead_server_takes_what_fits_and_goes_on_once_it_is_ther
     drop(client);
     server.signal(Signal::TERM);
     server.ends();
+    assert_eq!(lines(&server, "d: write cache: 256 dirty blocks of 4096 bytes"), 1, "{}", server.log());
     upstream.restart();
     let server = launch.start();
     assert!(server.client().read(0, MIB).is_ok_and(|read| read == bytes[..MIB]), "{}", server.log());

@@ -353,6 +353,7 @@ fn a_write_cache_keeps_its_blocks_while_no_osd_answers() {
     drop(client);
     server.signal(Signal::TERM);
     server.ends();
+    assert_eq!(lines(&server, "d: write cache: 256 dirty blocks of 4096 bytes"), 1, "{}", server.log());
     cluster.go_on_osds();
     let mut server = starts(&launch);
     assert!(server.client().read(0, MIB) == Ok(bytes.clone()), "{}", server.log());

@@ -45,11 +45,12 @@ fn says_so(server: &Server) {
     assert_eq!(server.value("d", "connection"), "fenced");
 }
 
-/// Whatever it has not written is lost, and it may say so.
-pub(super) fn ends(mut server: Server) {
+/// Whatever it has not written is lost, and it may say so: in its log, which is returned.
+pub(super) fn ends(mut server: Server) -> String {
     server.signal(Signal::TERM);
     server.ends();
     assert!(!server.log().contains("panicked"), "{}", server.log());
+    server.log()
 }
 
 #[test]
@@ -375,9 +376,11 @@ fn a_write_cache_that_was_fenced_is_refused_when_it_is_started_again() {
     // Nothing of it reaches the cluster, and what it reads is in the cache.
     is_fenced(&first);
     assert_ne!(first.spillway(&["drain", "d"]).code, Some(0), "{}", first.log());
-    ends(first);
+    let said = ends(first);
+    assert!(said.contains("d: write cache: 1024 dirty blocks of 4096 bytes stay"), "{said}");
     refused(launch.clone(), "is locked by");
     stop(&mut second);
-    refused(launch, "another host");
+    let said = refused(launch, "another host");
+    assert!(said.err.contains("holds 1024 blocks of 4096 bytes"), "{said}");
     assert!(cluster.export(&image) == content);
 }

@@ -172,12 +172,15 @@ impl Suspend for WriteCache {
         })
     }
 
-    /// Ends writing back, which ends a drain, and the clearing of entries.
+    /// Ends writing back, which ends a drain, and the clearing of entries. The log has what the origin lacks.
     fn close(&self) -> LocalFuture<()> {
         let core = self.core.clone();
         Box::pin(async move {
             core.writeback.end().await;
             core.changes.until(|| core.journal.work.is_idle().then_some(())).await;
+            if let Some(blocks) = core.what_stays() {
+                tracing::warn!("{}: write cache: {blocks} stay on its cache device", core.works.device());
+            }
         })
     }
 }
@@ -223,5 +226,12 @@ impl Core {
         self.run_committer(Committer::Background);
         self.write_back_if_due();
         self.age_if_due();
+    }
+
+    /// Blocks that the cache device has and the origin lacks, in words. What no commit covers may be lost.
+    fn what_stays(&self) -> Option<String> {
+        let (blocks, bytes) = (self.index.held(), self.block_bytes());
+        let most = if self.journal.uncommitted() > 0 { "at most " } else { "" };
+        (blocks > 0).then(|| format!("{most}{blocks} dirty blocks of {bytes} bytes"))
     }
 }

@@ -147,7 +147,7 @@ impl Opening {
             superblock.seq_count,
         );
         tracing::info!("write cache: found a {text}");
-        opened.padding = self.padding(&superblock, live > 0)?;
+        opened.padding = self.padding(&superblock, live)?;
         if OriginMark::decode(&superblock.padding).is_none_or(|mark| mark.bytes != self.origin_mark().bytes) {
             self.keep_length().await?;
         }
@@ -206,17 +206,19 @@ impl Opening {
         OriginMark::of(&self.origin.geometry())
     }
 
-    /// The padding to be written from now on. A cache that holds something is used with its own origin only.
-    fn padding(&self, superblock: &Superblock, holds: bool) -> Result<[u8; PADDING_LEN], Error> {
+    /// The padding to be written from now on. A cache that holds blocks is used with its own origin only.
+    fn padding(&self, superblock: &Superblock, held: u32) -> Result<[u8; PADDING_LEN], Error> {
         let mark = self.origin_mark();
         let found = OriginMark::decode(&superblock.padding);
-        let minds = holds && self.settings.old_cache != OldCache::Recover;
+        let minds = held > 0 && self.settings.old_cache != OldCache::Recover;
         let minds = minds && !mutant::on("write_cache: mind no other host");
         if minds && found.is_some_and(|found| found.is_outdated(&self.origin.geometry())) {
-            return Err(Error::invalid(
-                "the origin was written to by another host since this cache was last used, and the cache holds blocks that the origin \
-                 does not have: --recover takes the cache's, over what the other wrote there; --create --force destroys them",
-            ));
+            return Err(Error::invalid(format!(
+                "the origin was written to by another host since this cache was last used, and the cache holds {held} blocks of {} \
+                 bytes that the origin does not have: --recover takes the cache's, over what the other wrote there; --create --force \
+                 destroys them",
+                self.settings.block_size().bytes(),
+            )));
         }
         let recovers = self.settings.old_cache == OldCache::Recover;
         if recovers && mutant::on("write_cache: recover with the mark of before") {

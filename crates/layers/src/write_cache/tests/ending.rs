@@ -34,6 +34,21 @@ fn a_cache_that_has_ended_does_nothing_more() {
     }
 }
 
+/// People learn that the cache device is still needed, and for how much.
+#[test]
+fn what_stays_on_the_cache_device_is_counted() {
+    let house = House::new(1 << 20, 1 << 20);
+    let cache = house.open(&config()).unwrap();
+    assert_eq!(cache.core.what_stays(), None);
+    house.write(&cache, 3, 9, 5);
+    assert_eq!(cache.core.what_stays().unwrap(), "at most 5 dirty blocks of 4096 bytes");
+    house.flush(&cache);
+    assert_eq!(cache.core.what_stays().unwrap(), "5 dirty blocks of 4096 bytes");
+    set(&cache, "message", "flush_on_suspend").unwrap();
+    end(&house, &cache);
+    assert_eq!(cache.core.what_stays(), None);
+}
+
 /// An origin whose writes are never answered.
 struct Silent(Arc<dyn BlockDevice>);
 

@@ -1,5 +1,7 @@
 //! What is formatted, what is refused, and that a refusal leaves both devices as they are.
 
+use spillway_core::Writers;
+
 use super::*;
 use crate::write_cache::format::{Entry, Layout, Superblock};
 
@@ -252,6 +254,35 @@ fn a_tebibyte_is_charged_once() {
             "{bytes} bytes, {cache} blocks of {origin}"
         );
     }
+}
+
+/// An origin that says who has written to it.
+struct Signed(Arc<dyn BlockDevice>, Writers);
+
+impl BlockDevice for Signed {
+    fn geometry(&self) -> Geometry {
+        Geometry { writers: Some(self.1), ..self.0.geometry() }
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        self.0.submit(request)
+    }
+}
+
+#[test]
+fn an_origin_that_another_host_has_written_to_is_refused_with_what_the_cache_holds() {
+    let open = |house: &House, last| {
+        let origin = Arc::new(Signed(house.device(0), Writers { last, own: 9 }));
+        house.open_over(&config(), origin, house.device(1))
+    };
+    let house = House::new(MIB, MIB);
+    let (cache, _) = open(&house, 1).unwrap();
+    house.write(&cache, 3, 9, 5);
+    house.flush(&cache);
+    let house = house.again();
+    let refusal = open(&house, 2).err().expect("it is refused").to_string();
+    assert!(refusal.contains("holds 5 blocks of 4096 bytes"), "{refusal}");
+    open(&house, 1).expect("nobody else has written");
 }
 
 /// A superblock from before the last commits, as a rotten sector or a device that lies may leave it.
