@@ -1,10 +1,10 @@
-//! Caches of librbd's own, which Ceph's configuration of an image or a pool turns on whatever a client says.
+//! Caches of librbd's own. Ceph's configuration of an image or a pool turns them on whatever a client says, that of a host does not.
 
 use std::sync::Arc;
 
 use spillway_tests::{Cluster, pattern, until};
 
-use crate::rbd::{MIB, SIZE, STACKS, Stack, plain, refused, settle, stop};
+use crate::rbd::{MIB, SIZE, STACKS, Stack, plain, plain_with, refused, settle, stop};
 
 /// A device starts and writes, and all of it is in the image.
 fn serves(cluster: &Cluster, image: &str, seed: u64, (name, stack): (&str, Stack)) {
@@ -14,6 +14,21 @@ fn serves(cluster: &Cluster, image: &str, seed: u64, (name, stack): (&str, Stack
     settle(&server, name);
     stop(&mut server);
     assert!(cluster.export(image)[..MIB] == bytes, "{image} through {name}");
+}
+
+/// Options of a cache that acknowledges what it keeps for minutes.
+const KEEPING: &str = "rbd cache = true\nrbd cache policy = writeback\n\
+                       rbd cache writethrough until flush = false\nrbd cache max dirty age = 600";
+
+#[test]
+fn a_cache_that_the_configuration_of_the_host_turns_on_is_off() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("turned-on-by-the-host", SIZE);
+    let mut server = plain_with(cluster, &image, KEEPING).start();
+    let bytes = pattern::random(1, 0, MIB);
+    server.client().write(0, &bytes).expect("a write");
+    assert!(cluster.export(&image)[..MIB] == bytes, "it was acknowledged, and is not in the cluster");
+    stop(&mut server);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use spillway_tests::raw::{Client, command, errno};
 use spillway_tests::{Cluster, Launch, Scratch, Server, Store, pattern, until};
 
 use crate::nbd_outage::{flush, lines};
-use crate::rbd::{FAILED, MIB, SIZE, STACKS, address, cached, lazy, paged, plain, refused, stop};
+use crate::rbd::{FAILED, MIB, SIZE, STACKS, address, cached, lazy, paged, plain, plain_with, refused, stop};
 use crate::rbd_locks::{SOON, starts};
 
 /// Where the part begins that the writers leave alone.
@@ -139,11 +139,12 @@ fn is_locked(cluster: &Cluster, image: &str) {
     refused(plain(cluster, Arc::default(), image), "is locked by");
 }
 
+/// Also where the configuration of this host has a limit for calls.
 #[test]
 fn without_a_limit_requests_wait_and_people_are_told() {
     let cluster = Cluster::with(1, Store::Memory, &SOON);
     let image = cluster.image("image", SIZE);
-    let server = plain(&cluster, Arc::default(), &image).start();
+    let server = plain_with(&cluster, &image, "rados osd op timeout = 1").start();
     cluster.stop_osds();
     waits_for(&server, 1, || {
         until("it is said", || (server.value("d", "connection") == "reconnecting").then_some(()));
