@@ -360,9 +360,9 @@ fn a_holder_that_hangs_for_long_is_fenced_when_it_goes_on() {
     }
 }
 
-fn lazy_where_it_can(name: &str, stack: Stack, cluster: &Cluster, image: &str) -> Launch {
+pub(super) fn lazy_where_it_can(name: &str, stack: Stack, cluster: &Cluster, image: &str) -> Launch {
     let launch = stack(cluster, Arc::default(), image);
-    if name == "write cache" { lazy(launch) } else { launch }
+    if name.contains("write cache") { lazy(launch) } else { launch }
 }
 
 /// Its dirty blocks would overwrite what the new holder has written.
