@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use spillway_core::ByteRange;
+use spillway_core::{ByteRange, mutant};
 
 /// See the head of this file.
 #[derive(Default)]
@@ -27,6 +27,7 @@ impl Changing {
     /// A change of `range` has come: it begins at once, or waits. Returns its number.
     pub(super) fn come(&mut self, range: ByteRange) -> u64 {
         self.count += 1;
+        let range = place(self.count, range);
         let ends = self.begun.range(..range.offset + range.len).rev();
         let begun = ends.take_while(|&(_, &end)| end > range.offset).count();
         let waiting = self.waiting.values().filter(|other| other.range.overlaps(range)).count();
@@ -51,6 +52,7 @@ impl Changing {
     /// The change of that number and range is over, whether it had begun or not. Returns wakers of those that have begun by that.
     #[must_use]
     pub(super) fn end(&mut self, number: u64, range: ByteRange) -> Vec<Waker> {
+        let range = place(number, range);
         if self.waiting.remove(&number).is_none() {
             let end = self.begun.remove(&range.offset);
             assert_eq!(end, Some(range.offset + range.len), "a change ends that has not begun");
@@ -70,4 +72,10 @@ impl Changing {
         self.begin(range);
         waker
     }
+}
+
+/// Where the change of that number is, for others to overlap it.
+fn place(number: u64, range: ByteRange) -> ByteRange {
+    let apart = mutant::on("nbd client: send changes that overlap beside each other");
+    if apart { ByteRange::new(number, 1) } else { range }
 }

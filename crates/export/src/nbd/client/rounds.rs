@@ -4,8 +4,8 @@
 
 use std::task::Waker;
 
-use spillway_core::Kind;
 use spillway_core::sync::Ordering;
+use spillway_core::{Kind, mutant};
 
 use super::call::Call;
 use super::channel::{Channel, Closing, Progress, Taken};
@@ -36,7 +36,8 @@ impl Link {
 
     /// Calls that a session took and that were not answered: to be sent again before what came later.
     pub(super) fn put_back(&self, index: usize, calls: Vec<Call>) {
-        let (replays, calls): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(|call| call.replayed);
+        let ends = |call: &Call| call.replayed || mutant::on("nbd client: forget what was not answered");
+        let (replays, calls): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(ends);
         {
             let mut channel = self.channels[index].lock();
             calls.into_iter().rev().for_each(|call| channel.calls.push_front(call));
