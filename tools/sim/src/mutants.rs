@@ -57,6 +57,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("nbd client: send changes that overlap beside each other", "nbd-file-512"),
     mutant("nbd client: make room without a flush", "nbd-file"),
     mutant("nbd client: go on without what is not written again", "nbd-file"),
+    mutant("nbd client: take a server that can do less", "nbd-file"),
     mutant("image: take the lock from one that may go on", "rbd-file"),
     mutant("image: carry out what a client sent that is locked out", "rbd-file"),
     mutant("image: ask who has written before it is locked", "write-cache-over-rbd"),

@@ -1,7 +1,8 @@
 //! An origin behind a network: a server of its own over the stack's disk, and a client of it.
 //!
 //! Connections break, dials are refused for a while, and the server loses its power: then it comes back with what its disk kept,
-//! without what no flush has covered. The client promises that nobody notices, so models know nothing of it.
+//! without what no flush has covered, and for a while able to do less. The client promises that nobody notices, so models know nothing
+//! of it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use spillway_core::env::LocalFuture;
 use spillway_core::random::Random;
-use spillway_core::sync::{AtomicUsize, Changes, Mutex, Ordering};
+use spillway_core::sync::{AtomicBool, AtomicUsize, Changes, Mutex, Ordering};
 use spillway_core::{Aligned, BlockDevice, Budget, Env, Error, Kind, Storage};
 use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
 use spillway_export::nbd::{Config, NbdSession};
@@ -61,7 +62,9 @@ pub(crate) async fn open(
         world: world.clone(),
         disk: disk.clone(),
         shape,
+        timeout: settings.timeout,
         running: Mutex::default(),
+        weak: AtomicBool::new(false),
         broken: Changes::default(),
         breaks: AtomicUsize::new(0),
         connections: AtomicUsize::new(0),
@@ -79,7 +82,11 @@ struct Server {
     world: Arc<World>,
     disk: Arc<Disk>,
     shape: Shape,
+    /// How long its client's requests wait.
+    timeout: Option<Duration>,
     running: Mutex<Option<Running>>,
+    /// It starts with an export that can only be read.
+    weak: AtomicBool,
     /// Connections are to be cut: how often that was.
     broken: Changes,
     breaks: AtomicUsize,
@@ -100,7 +107,8 @@ impl Server {
         let power = Power::on(&self.world);
         let file = Arc::new(File::new(self.disk.clone(), Arc::new(Powered(power.clone()))));
         let exports = Arc::new(Exports::new());
-        exports.add(Export::new(NAME, Aligned::charged(file.clone(), &Budget::new(Budget::UNLIMITED))?)?)?;
+        let device = Aligned::charged(file.clone(), &Budget::new(Budget::UNLIMITED))?;
+        exports.add(Export::new(NAME, device)?.with_read_only(self.weak.load(Ordering::SeqCst)))?;
         *self.running.lock() = Some(Running { exports, file, power });
         Ok(())
     }
@@ -110,12 +118,20 @@ impl Server {
         self.broken.wake_all();
     }
 
+    /// Whether it must not lose its power: what a flush has not done no client can know, and what it could not do none can make good.
+    fn must_run(&self) -> bool {
+        self.disk.has_ignored() || self.disk.has_forgotten()
+    }
+
     /// The power goes, and comes back after a while.
     async fn restart(&self, pause: Duration) {
-        // What a flush has not done no client can know, and what it could not do none can make good.
-        if self.disk.has_ignored() || self.disk.has_forgotten() {
-            return self.cut_connections();
+        match self.must_run() {
+            true => self.cut_connections(),
+            false => self.power_cycle(pause).await,
         }
+    }
+
+    async fn power_cycle(&self, pause: Duration) {
         let Running { exports, file, power } = self.running.lock().take().expect("it runs");
         drop((exports, file));
         // First, so that nobody hears what becomes of requests without power.
@@ -126,6 +142,18 @@ impl Server {
         self.disk.restart();
         self.world.sleep(pause).await;
         self.start().expect("it started before");
+    }
+
+    /// It comes back able to do less, which no client may take, and after a while as it was.
+    async fn weaken(&self, time: Duration) {
+        if self.must_run() {
+            return self.cut_connections();
+        }
+        for (weak, time) in [(true, time), (false, Duration::ZERO)] {
+            self.weak.store(weak, Ordering::SeqCst);
+            self.power_cycle(Duration::ZERO).await;
+            self.world.sleep(time).await;
+        }
     }
 
     /// What precedes the first connection of a client that has none: nothing of those that it had is under way any more, and a disk that
@@ -170,9 +198,16 @@ impl Server {
 
 /// Has things go wrong, so many times.
 async fn trouble(server: Arc<Server>, mut random: Random) {
+    // By a chance of its own, so that other stories are what they were. Where requests wait for so long only, a disk may need that time.
+    let mut odd = Random(random.0 ^ 0x6f64_6473);
+    let is_odd = server.timeout != Some(PATIENCE) && odd.below(3) == 0;
     for _ in 0..random.below(TROUBLES_MAX + 1) {
         let longest = 1 << (4 + random.below(17));
         server.world.sleep(Duration::from_micros(random.below(longest))).await;
+        if is_odd && odd.below(2) == 0 {
+            server.weaken(Duration::from_micros(odd.below(longest))).await;
+            continue;
+        }
         match random.below(3) {
             0 => server.cut_connections(),
             _ => server.restart(Duration::from_micros(random.below(longest))).await,
