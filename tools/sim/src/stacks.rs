@@ -30,7 +30,32 @@ pub const STACKS: &[Row] = &[
         remote: true,
         ..CACHED
     },
+    Row {
+        name: "write-cache-through-over-nbd",
+        config: |_| cached(write_cache::Config { ack: Ack::Committed, ..Default::default() }),
+        cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
+        commits: true,
+        whole: Some(8),
+        remote: true,
+        ..CACHED
+    },
     Row { name: "page-cache-over-nbd", remote: true, ..PAGE_CACHE },
+    Row {
+        name: "page-cache-small-over-nbd",
+        config: |_| over_file(vec![paged(sectors())]),
+        disk: Some(512),
+        bytes: 40 << 10,
+        remote: true,
+        ..PAGED
+    },
+    Row {
+        name: "page-cache-over-write-cache-over-nbd",
+        config: |_| paged_and_cached(),
+        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+        knobs: PAGED_AND_CACHED,
+        remote: true,
+        ..CACHED
+    },
     // Most outages last longer than requests wait.
     Row {
         name: "write-cache-outages",
