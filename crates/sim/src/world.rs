@@ -53,6 +53,7 @@ pub struct World {
     idle_workers: AtomicUsize,
     choice: Mutex<Order>,
     log: AtomicU64,
+    breaks: AtomicU64,
 }
 
 /// Who has been woken, in the order of wakes.
@@ -96,6 +97,7 @@ impl World {
             idle_workers: AtomicUsize::new(0),
             choice: Mutex::default(),
             log: AtomicU64::new(seed),
+            breaks: AtomicU64::new(0),
         })
     }
 
@@ -162,6 +164,16 @@ impl World {
     /// A sum of all that has happened, in its order.
     pub fn log(&self) -> u64 {
         self.log.load(Ordering::Relaxed)
+    }
+
+    /// So many connections to what is below a device were broken.
+    pub fn count_breaks(&self, count: u64) {
+        self.breaks.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// How many that were so far.
+    pub fn breaks(&self) -> u64 {
+        self.breaks.load(Ordering::Relaxed)
     }
 
     /// Moves the clock on.

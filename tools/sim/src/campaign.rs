@@ -17,6 +17,8 @@ pub struct Tally {
     pub stories: u64,
     /// Power cuts.
     pub crashes: u64,
+    /// Connections to what is below a device that were broken.
+    pub breaks: u64,
     /// Requests answered.
     pub answers: u64,
     /// Sectors in a state that only a flush that a disk ignored explains.
@@ -28,13 +30,14 @@ impl Tally {
     pub fn add(&mut self, other: Tally) {
         self.stories += other.stories;
         self.crashes += other.crashes;
+        self.breaks += other.breaks;
         self.answers += other.answers;
         self.excused += other.excused;
     }
 
     fn count(&mut self, summary: &Summary) {
-        let Summary { crashes, answers, excused, .. } = *summary;
-        self.add(Tally { stories: 1, crashes, answers, excused });
+        let Summary { crashes, breaks, answers, excused, .. } = *summary;
+        self.add(Tally { stories: 1, crashes, breaks, answers, excused });
     }
 }
 

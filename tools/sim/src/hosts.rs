@@ -40,6 +40,8 @@ use host::{Host, How, Machine, Opening};
 pub(crate) struct Tale {
     /// Times that a host took the lock, or lost its power.
     pub(crate) crashes: u64,
+    /// Times that a host's link was cut.
+    pub(crate) breaks: u64,
     pub(crate) answers: u64,
     /// A sum of all that happened.
     pub(crate) log: u64,
@@ -276,7 +278,11 @@ impl Story {
             .collect();
         let (link, image) = (self.machine(host).link.clone(), self.image.clone());
         if let Some(times) = cut_off {
-            self.for_a_while(times, move |cut| link.set_cut(cut));
+            let world = self.shared.world.clone();
+            self.for_a_while(times, move |cut| {
+                world.count_breaks(cut.into());
+                link.set_cut(cut);
+            });
         }
         if let Some(times) = full {
             self.for_a_while(times, move |full| image.set_full(full));
@@ -363,6 +369,7 @@ impl Story {
         self.power_off(1)?;
         let Self { shared, crashes, .. } = self;
         shared.world.power_off();
-        Ok(Tale { crashes, answers: shared.answers.get(), log: shared.world.log() })
+        let (breaks, answers, log) = (shared.world.breaks(), shared.answers.get(), shared.world.log());
+        Ok(Tale { crashes, breaks, answers, log })
     }
 }

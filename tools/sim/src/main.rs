@@ -131,8 +131,9 @@ fn long_run(rows: &[&'static Row], first: u64, crashes: u64) -> Result<(), Strin
     let (counts, outcome) = share_out(&rows, first, crashes);
     let (total, by_stack) = (counts.total(), counts.by_stack());
     println!(
-        "crashes: {} in {} stories with {} answers, {} violations{}, {} s: {by_stack}",
+        "crashes: {} and {} breaks in {} stories with {} answers, {} violations{}, {} s: {by_stack}",
         total.crashes,
+        total.breaks,
         total.stories,
         total.answers,
         u8::from(outcome.is_err()),
@@ -153,9 +154,10 @@ fn lost(total: campaign::Tally) -> String {
 fn report(what: &str, outcome: Result<Counts, String>) -> Result<(), String> {
     let total = outcome?.total();
     println!(
-        "{what}: {} stories, {} crashes, {} answers, 0 violations{}",
+        "{what}: {} stories, {} crashes, {} breaks, {} answers, 0 violations{}",
         total.stories,
         total.crashes,
+        total.breaks,
         total.answers,
         lost(total)
     );

@@ -184,6 +184,7 @@ impl Server {
             let (mut cut, mut over) = (pin!(server.broken.until(is_cut)), pin!(cable.over()));
             std::future::poll_fn(|context| {
                 if !cable.is_closed() && cut.as_mut().poll(context).is_ready() {
+                    server.world.count_breaks(1);
                     cable.cut();
                 }
                 over.as_mut().poll(context).map(drop)

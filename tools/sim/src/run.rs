@@ -20,6 +20,8 @@ use crate::story::{Story, looks};
 pub struct Summary {
     /// Power cuts.
     pub crashes: u64,
+    /// Connections to what is below the device that were broken.
+    pub breaks: u64,
     /// Sectors in a state that only a flush that a disk ignored explains.
     pub excused: u64,
     /// Requests answered.
@@ -47,13 +49,12 @@ pub fn run(scenario: &Scenario) -> Result<Summary, Violation> {
 
 fn play(scenario: &Scenario) -> Result<Summary, Violation> {
     if scenario.row.hosts {
-        let Tale { crashes, answers, log } = hosts::play(scenario)?;
-        return Ok(Summary { crashes, answers, log, ..Summary::default() });
+        let Tale { crashes, breaks, answers, log } = hosts::play(scenario)?;
+        return Ok(Summary { crashes, breaks, answers, log, ..Summary::default() });
     }
     let durable = scenario.row.is_durable();
     let model = Rc::new(RefCell::new(scenario.model()));
-    let (numbers, at_risk) = (Rc::default(), Cell::default());
-    let kept = scenario.row.kept;
+    let (numbers, at_risk, kept) = (Rc::default(), Cell::default(), scenario.row.kept);
     let left = Cell::new(kept.then_some(Left { bytes: scenario.row.bytes, sure: false }));
     let story = Story { model: model.clone(), numbers, at_risk, left, looks: looks(scenario).into() };
     let mut media = scenario.row.media();
@@ -68,6 +69,7 @@ fn play(scenario: &Scenario) -> Result<Summary, Violation> {
         let house = House::new(scenario, phase, &media, &story, seed, force);
         let result = house.live(phase);
         summary.answers += house.answers.get();
+        summary.breaks += house.world.breaks();
         summary.log = summary.log.rotate_left(5) ^ house.world.log();
         summary.boundaries.push(house.disks.iter().map(|disk| disk.boundaries()).collect());
         summary.calls.push(house.disks.iter().map(|disk| disk.calls()).collect());
