@@ -127,6 +127,12 @@ impl Cable {
         self.0.cut();
     }
 
+    /// Nothing arrives at either end from now on, not even that the other has closed; or all of it does, as over a network that is cut in
+    /// two, and heals.
+    pub fn set_silent(&self, silent: bool) {
+        self.0.set_silent(silent);
+    }
+
     /// Whether an end has closed.
     pub fn is_closed(&self) -> bool {
         self.0.to_server.closed.get()
@@ -146,6 +152,7 @@ fn ends(shape: Shape, seed: u64) -> Rc<Ends> {
         server: RefCell::default(),
         client: RefCell::default(),
         outcome: Cell::default(),
+        silent: Cell::default(),
         random: RefCell::new(Random(seed)),
     })
 }

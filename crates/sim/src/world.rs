@@ -166,7 +166,7 @@ impl World {
         self.log.load(Ordering::Relaxed)
     }
 
-    /// So many connections to what is below a device were broken.
+    /// So many connections to what is below a device were broken, or have fallen silent.
     pub fn count_breaks(&self, count: u64) {
         self.breaks.fetch_add(count, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! An origin behind a network: a server of its own over the stack's disk, and a client of it.
 //!
-//! Connections break, dials are refused for a while, and the server loses its power: then it comes back with what its disk kept,
-//! without what no flush has covered, and for a while able to do less. The client promises that nobody notices, so models know nothing
-//! of it.
+//! Connections break, nothing arrives over them for a while, dials are refused for a while, and the server loses its power: then it
+//! comes back with what its disk kept, without what no flush has covered, and for a while able to do less. The client promises that
+//! nobody notices, so models know nothing of it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -66,6 +66,7 @@ pub(crate) async fn open(
         running: Mutex::default(),
         weak: AtomicBool::new(false),
         broken: Changes::default(),
+        silent: AtomicBool::new(false),
         breaks: AtomicUsize::new(0),
         connections: AtomicUsize::new(0),
         changed: Changes::default(),
@@ -87,8 +88,9 @@ struct Server {
     running: Mutex<Option<Running>>,
     /// It starts with an export that can only be read.
     weak: AtomicBool,
-    /// Connections are to be cut: how often that was.
+    /// Connections fall silent or are there again, or are to be cut: how often that was.
     broken: Changes,
+    silent: AtomicBool,
     breaks: AtomicUsize,
     /// Sessions that are not gone.
     connections: AtomicUsize,
@@ -116,6 +118,19 @@ impl Server {
     fn cut_connections(&self) {
         self.breaks.fetch_add(1, Ordering::SeqCst);
         self.broken.wake_all();
+    }
+
+    fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::SeqCst)
+    }
+
+    /// Nothing arrives for a while: what was sent arrives afterwards, also from who has given the connection up meanwhile.
+    async fn fall_silent(&self, time: Duration) {
+        for (silent, time) in [(true, time), (false, Duration::ZERO)] {
+            self.silent.store(silent, Ordering::SeqCst);
+            self.broken.wake_all();
+            self.world.sleep(time).await;
+        }
     }
 
     /// Whether it must not lose its power: what a flush has not done no client can know, and what it could not do none can make good.
@@ -172,6 +187,8 @@ impl Server {
         if channel == 0 {
             self.settle().await?;
         }
+        // What asks for a connection arrives as late as everything else.
+        self.broken.until(|| (!self.is_silent()).then_some(())).await;
         let exports = self.running.lock().as_ref().map(|running| running.exports.clone());
         let exports = exports.ok_or_else(|| Error::new(Kind::NoDevice, "connection refused"))?;
         let config = Config { held_bytes_max: 64 << 10, ..Config::default() };
@@ -180,13 +197,9 @@ impl Server {
         let (server, before) = (self.clone(), self.breaks.load(Ordering::SeqCst));
         self.connections.fetch_add(1, Ordering::SeqCst);
         self.world.spawn_here(Box::pin(async move {
-            let is_cut = || (server.breaks.load(Ordering::SeqCst) > before).then_some(());
-            let (mut cut, mut over) = (pin!(server.broken.until(is_cut)), pin!(cable.over()));
+            let (mut fate, mut over) = (pin!(server.befall(&cable, before)), pin!(cable.over()));
             std::future::poll_fn(|context| {
-                if !cable.is_closed() && cut.as_mut().poll(context).is_ready() {
-                    server.world.count_breaks(1);
-                    cable.cut();
-                }
+                let _ = fate.as_mut().poll(context);
                 over.as_mut().poll(context).map(drop)
             })
             .await;
@@ -194,6 +207,24 @@ impl Server {
             server.changed.wake_all();
         }));
         Ok(())
+    }
+
+    /// Has a connection fall silent and be cut with all others; `before`: how often that was before it was made. Never ends.
+    async fn befall(&self, cable: &Cable, before: usize) {
+        let is_cut = || self.breaks.load(Ordering::SeqCst) > before;
+        while !is_cut() {
+            let silent = self.is_silent();
+            cable.set_silent(silent);
+            self.world.count_breaks(silent.into());
+            self.broken.until(|| (is_cut() || self.is_silent() != silent).then_some(())).await;
+        }
+        // One end may have closed in the silence, which the other is to see.
+        cable.set_silent(false);
+        if !cable.is_closed() {
+            self.world.count_breaks(1);
+            cable.cut();
+        }
+        std::future::pending().await
     }
 }
 
@@ -206,7 +237,15 @@ async fn trouble(server: Arc<Server>, mut random: Random) {
         let longest = 1 << (4 + random.below(17));
         server.world.sleep(Duration::from_micros(random.below(longest))).await;
         if is_odd && odd.below(2) == 0 {
-            server.weaken(Duration::from_micros(odd.below(longest))).await;
+            let time = Duration::from_micros(odd.below(longest));
+            match odd.below(2) {
+                0 => server.weaken(time).await,
+                // At times for longer than a request waits for its answer.
+                _ if server.timeout.is_none() && odd.below(8) == 0 => {
+                    server.fall_silent(Duration::from_secs(115 + odd.below(40))).await;
+                }
+                _ => server.fall_silent(time).await,
+            }
             continue;
         }
         match random.below(3) {

@@ -85,15 +85,15 @@ impl End {
     fn feed(&mut self) -> Option<bool> {
         if self.session.finished() {
             // Whether its peer still reads is seen by sending.
-            return (!self.outgoing().closed.get()).then_some(false);
+            return (!self.ends.is_closed(self.outgoing())).then_some(false);
         }
         let lent = self.lent.take();
         let intake = lent.map_or_else(|| self.session.intake(), Intake::Payload);
         let pipe = self.incoming();
-        let gone = pipe.closed.get() && pipe.is_empty() && self.kept.is_empty();
+        let gone = self.ends.is_closed(pipe) && pipe.is_empty() && self.kept.is_empty();
         match intake {
             // A driver that receives nothing looks whether its peer is there.
-            Intake::Pause => (!self.outgoing().closed.get()).then_some(false),
+            Intake::Pause => (!self.ends.is_closed(self.outgoing())).then_some(false),
             Intake::Bytes | Intake::Payload(_) if gone => None,
             Intake::Bytes => Some(self.feed_bytes()),
             Intake::Payload(buf) => Some(self.feed_payload(buf)),
@@ -131,7 +131,7 @@ impl End {
     /// Some of the bytes that are here.
     fn arrived(&self, count_max: usize) -> Vec<u8> {
         let held = self.incoming().bytes.borrow().len().min(count_max);
-        if held == 0 {
+        if held == 0 || self.ends.silent.get() {
             return Vec::new();
         }
         let bytes = self.incoming().take(1 + self.ends.below(held as u64) as usize);
@@ -143,7 +143,7 @@ impl End {
     fn send(&mut self) -> bool {
         let ends = self.ends.clone();
         let outgoing = if self.side == Side::Server { &ends.to_client } else { &ends.to_server };
-        let lost = outgoing.closed.get();
+        let lost = ends.is_closed(outgoing);
         let output = self.session.output();
         let mut slices = Vec::new();
         output.gather(&mut slices, 16);

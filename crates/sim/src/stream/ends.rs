@@ -79,6 +79,8 @@ pub(super) struct Ends {
     pub(super) server: RefCell<Option<Waker>>,
     pub(super) client: RefCell<Option<Waker>>,
     pub(super) outcome: Cell<Option<Outcome>>,
+    /// Nothing arrives at an end that has a session, not even that the other has closed.
+    pub(super) silent: Cell<bool>,
     pub(super) random: RefCell<Random>,
 }
 
@@ -106,8 +108,22 @@ impl Ends {
         if side == Side::Server { self.wake_client() } else { self.wake_server() }
     }
 
+    /// Whether an end with a session knows that `pipe` is closed.
+    pub(super) fn is_closed(&self, pipe: &Pipe) -> bool {
+        pipe.closed.get() && !self.silent.get()
+    }
+
+    /// Nothing arrives from now on, or all that is on its way does.
+    pub(super) fn set_silent(&self, silent: bool) {
+        if self.silent.replace(silent) && !silent {
+            self.wake_server();
+            self.wake_client();
+        }
+    }
+
     /// Both directions are closed, and what was under way is lost.
     pub(super) fn cut(&self) {
+        self.silent.set(false);
         for pipe in [&self.to_server, &self.to_client] {
             pipe.closed.set(true);
             pipe.bytes.borrow_mut().clear();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{Env, IoBuf};
 
-use super::{Outcome, Shape, Stream};
+use super::{Cable, Outcome, Shape, Stream};
 use crate::world::World;
 
 /// Sends back what it receives, and ends at a full stop.
@@ -95,6 +95,32 @@ fn a_session_hangs_up_once_its_client_has_closed() {
             assert!(!stream.send(b"more").await && !stream.receive(&mut Vec::new()).await);
             ended.set(Some(stream.over().await));
         }));
+        world.run_until(|| outcome.get().is_some());
+        assert!(gone.get() && outcome.get() == Some(Outcome::HungUp));
+    }
+}
+
+#[test]
+fn over_a_silent_cable_nothing_arrives_before_it_heals() {
+    for seed in 0..200 {
+        let world = World::new(seed);
+        let gone: Rc<Cell<bool>> = Rc::default();
+        let server = Echo { gone: gone.clone(), ..Echo::default() };
+        let mut client = Echo { over: true, ..Echo::default() };
+        client.output.push(b"some words");
+        let cable = Cable::connect(&world, Box::new(client), Box::new(server), shape(), seed);
+        cable.set_silent(true);
+        let outcome: Rc<Cell<Option<Outcome>>> = Rc::default();
+        let (ended, late, watched) = (outcome.clone(), Rc::new(Cell::new(false)), cable.clone());
+        world.spawn_here(Box::pin(async move { ended.set(Some(watched.over().await)) }));
+        let (told, sleep) = (late.clone(), world.sleep(Duration::from_secs(1)));
+        world.spawn_here(Box::pin(async move {
+            sleep.await;
+            told.set(true);
+        }));
+        world.run_until(|| late.get());
+        assert!(cable.is_closed() && !gone.get() && outcome.get().is_none());
+        cable.set_silent(false);
         world.run_until(|| outcome.get().is_some());
         assert!(gone.get() && outcome.get() == Some(Outcome::HungUp));
     }
