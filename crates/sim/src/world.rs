@@ -311,4 +311,8 @@ impl Env for World {
     fn random(&self) -> u64 {
         self.random.lock().draw()
     }
+
+    fn thread_number(&self) -> usize {
+        stats::lane()
+    }
 }
