@@ -10,7 +10,9 @@ use std::sync::Arc;
 use rustix::process::Signal;
 use spillway_tests::killed::Served;
 use spillway_tests::raw::{Client, command, flag, header_with};
-use spillway_tests::{Drive, Launch, Scratch, Server, pattern, text, until};
+use spillway_tests::{Cluster, Drive, Launch, Scratch, Server, pattern, text, until};
+
+use crate::rbd;
 
 const MIB: usize = 1 << 20;
 
@@ -217,6 +219,29 @@ fn what_was_flushed_survives_power_cuts_of_every_stack() {
 #[test]
 fn what_was_flushed_survives_power_cuts_of_every_stack_on_the_other_driver() {
     what_was_flushed_survives(POLL);
+}
+
+/// A host dies, and its SSD loses what it had not flushed; the cluster lives on with all that had reached it. The cache misses no block
+/// that the image lacks, and does not take what it wrote back itself for the work of another host.
+#[test]
+fn what_was_flushed_survives_power_cuts_of_a_cache_device_while_its_cluster_lives_on() {
+    let (cluster, mut drive) = (Cluster::shared(), Drive::new("3M", "lost_percent = 50"));
+    let image = cluster.image("behind a cache that loses power", rbd::SIZE);
+    // The cluster keeps the lock for a dead host for a while.
+    let launch = |drive: &Drive| {
+        let launch = rbd::cached_on(cluster, Arc::default(), &image, drive.path());
+        launch.with("--pause-writeback", "0").flag("--take-over")
+    };
+    let mut written = Served::default();
+    for round in 0..ROUNDS {
+        written.kill(launch(&drive), round);
+        drive.cut_power(round);
+        drive.power_on();
+    }
+    let mut server = written.look(launch(&drive));
+    server.spillway(&["hand-over", "d"]).well();
+    assert!(server.ends().success(), "{}", server.log());
+    written.check(&cluster.export(&image));
 }
 
 #[test]

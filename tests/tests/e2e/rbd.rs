@@ -60,7 +60,12 @@ pub(super) fn cached(cluster: &Cluster, folder: Arc<Scratch>, image: &str) -> La
     if !cache.exists() {
         folder.write("cache.raw", vec![0; 8 * MIB]);
     }
-    over(cluster, Launch::cache(folder, Path::new(&address(image)), &cache))
+    cached_on(cluster, folder, image, &cache)
+}
+
+/// The same on that cache device.
+pub(super) fn cached_on(cluster: &Cluster, folder: Arc<Scratch>, image: &str, cache: &Path) -> Launch {
+    over(cluster, Launch::cache(folder, Path::new(&address(image)), cache))
 }
 
 fn paged_and_cached(cluster: &Cluster, folder: Arc<Scratch>, image: &str) -> Launch {
