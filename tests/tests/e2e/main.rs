@@ -57,6 +57,7 @@ mod rbd_faults;
 mod rbd_full;
 mod rbd_locks;
 mod rbd_names;
+mod rbd_outage;
 mod rbd_silent;
 mod refused_calls;
 mod refused_stacks;

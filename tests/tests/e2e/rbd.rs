@@ -80,6 +80,11 @@ pub(super) fn address(image: &str) -> String {
     format!("rbd:{image}")
 }
 
+/// Has a cache write back at once what is dirty.
+pub(super) fn eager(launch: Launch) -> Launch {
+    launch.with("--pause-writeback", "0").with("--high-watermark", "0").with("--low-watermark", "0")
+}
+
 /// Has a cache keep what is dirty.
 pub(super) fn lazy(launch: Launch) -> Launch {
     launch.with("--pause-writeback", "0").with("--high-watermark", "100").with("--low-watermark", "100")

@@ -13,7 +13,9 @@ use spillway_tests::raw::{Client, command, errno};
 use spillway_tests::{Cluster, Launch, Scratch, Server, Store, pattern, until};
 
 use crate::nbd_outage::{flush, lines};
-use crate::rbd::{FAILED, MIB, SIZE, STACKS, address, cached, lazy, paged, plain, plain_with, refused, stop};
+use crate::rbd::{
+    FAILED, MIB, SIZE, STACKS, address, cached, lazy, paged, plain, plain_with, refused, settle, stop,
+};
 use crate::rbd_locks::{SOON, starts};
 
 /// Where the part begins that the writers leave alone.
@@ -26,7 +28,7 @@ const BLOCK: usize = 4096;
 const LIMIT: &str = "5";
 
 /// Three OSDs with a copy each, which serve while two of them live.
-fn three() -> Cluster {
+pub(super) fn three() -> Cluster {
     Cluster::start(3, Store::Bluestore)
 }
 
@@ -35,7 +37,7 @@ pub(super) fn limited(launch: Launch) -> Launch {
 }
 
 /// Requests end, and right: in each object of a part of the image.
-fn goes_on(server: &Server, seed: u64) {
+pub(super) fn goes_on(server: &Server, seed: u64) {
     let mut client = server.client();
     let bytes = pattern::random(seed, 0, 65536);
     for at in [APART, APART + (4 << 20)] {
@@ -49,13 +51,19 @@ fn goes_on(server: &Server, seed: u64) {
 /// and for Ceph.
 fn survives(cluster: &Cluster, work: impl FnOnce(&Server)) {
     let image = cluster.image("image", SIZE);
-    let mut server = plain(cluster, Arc::default(), &image).with("--workers", "2").start();
+    let server = plain(cluster, Arc::default(), &image).with("--workers", "2").start();
     let mut served = Served::default();
     served.write_during(&server, 1, || work(&server));
+    is_kept(cluster, &image, "disk", server, served);
+}
+
+/// What was acknowledged through a stack is there, for clients and for Ceph.
+pub(super) fn is_kept(cluster: &Cluster, image: &str, stack: &str, mut server: Server, mut served: Served) {
     served.check(&server.content());
+    settle(&server, stack);
     assert_eq!(server.value("d", "connection"), "up");
     stop(&mut server);
-    served.check(&cluster.export(&image));
+    served.check(&cluster.export(image));
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
 
