@@ -3,9 +3,13 @@
 use std::sync::Arc;
 
 use spillway_tests::killed::Served;
+use spillway_tests::raw::command;
+use spillway_tests::{Cluster, Store, pattern, until};
 
-use crate::rbd::{SIZE, cached, eager, paged};
+use crate::nbd_outage::flush;
+use crate::rbd::{MIB, SIZE, STACKS, cached, eager, paged, settle, stop};
 use crate::rbd_faults::{goes_on, is_kept, three};
+use crate::rbd_locks::lazy_where_it_can;
 
 /// Both kinds of caches at once, while clients write and write-back is under way.
 #[test]
@@ -30,5 +34,46 @@ fn osds_that_are_killed_below_caches_cost_nothing() {
     let devices = [("page cache", first), ("write cache", second)];
     for ((image, server), (name, served)) in images.iter().zip(servers).zip(devices) {
         is_kept(&cluster, image, name, server, served);
+    }
+}
+
+/// Hits, writes that fit, and flushes of a write cache, while a read that misses waits.
+#[test]
+fn caches_answer_what_they_have_while_no_osd_answers() {
+    let cluster = Cluster::start(1, Store::Memory);
+    let [old, new] = [1, 2].map(|seed| pattern::random(seed, 0, MIB));
+    // What no object has is read without the cluster.
+    let content = pattern::random(3, 0, SIZE * MIB);
+    let devices = [STACKS[1], STACKS[2]].map(|(name, stack)| {
+        let image = cluster.import(name, &content);
+        let server = lazy_where_it_can(name, stack, &cluster, &image).start();
+        server.client().write(0, &old).expect("a write");
+        // The first flush of a start covers what may have bypassed a write cache before.
+        flush(&server).expect("a flush");
+        (name, image, server)
+    });
+    cluster.stop_osds();
+    let misses = devices.each_ref().map(|(_, _, server)| {
+        let mut client = server.client();
+        client.send(command::READ, 8 << 20, 4096).expect("it is sent");
+        client
+    });
+    for ((name, _, server), miss) in devices.iter().zip(&misses) {
+        until("it waits", || (server.value("d", "connection") == "reconnecting").then_some(()));
+        let mut client = server.client();
+        assert!(client.read(0, MIB).as_deref() == Ok(&old[..]), "{name}: {}", server.log());
+        client.write(0, &new).expect("a write to the cache");
+        assert!(client.read(0, MIB).as_deref() == Ok(&new[..]), "{name}: {}", server.log());
+        if *name == "write cache" {
+            client.ask(command::FLUSH, 0, 0).expect("a flush of the cache");
+        }
+        assert!(!miss.is_answered(), "{name}: the cluster answers");
+    }
+    cluster.go_on_osds();
+    for ((name, image, mut server), mut miss) in devices.into_iter().zip(misses) {
+        assert_eq!(miss.reply().expect("an answer").0, 0, "{name}");
+        settle(&server, name);
+        stop(&mut server);
+        assert!(cluster.export(&image)[..MIB] == new, "{name}: a write is lost");
     }
 }
