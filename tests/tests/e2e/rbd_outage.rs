@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use rustix::process::Signal;
 use spillway_tests::killed::Served;
 use spillway_tests::raw::command;
 use spillway_tests::{Cluster, Store, pattern, until};
 
 use crate::nbd_outage::flush;
-use crate::rbd::{MIB, SIZE, STACKS, cached, eager, paged, settle, stop};
+use crate::rbd::{MIB, SIZE, STACKS, cached, eager, lazy, paged, settle, stop};
 use crate::rbd_faults::{goes_on, is_kept, three};
 use crate::rbd_locks::lazy_where_it_can;
 
@@ -76,4 +77,39 @@ fn caches_answer_what_they_have_while_no_osd_answers() {
         stop(&mut server);
         assert!(cluster.export(&image)[..MIB] == new, "{name}: a write is lost");
     }
+}
+
+/// A write to the image is under way for ever: the stop waits for it, and the device of the cache has its blocks all the same.
+#[test]
+fn a_write_cache_that_is_ended_by_a_second_signal_has_its_blocks_at_the_next_start() {
+    let cluster = Cluster::start(1, Store::Memory);
+    let image = cluster.image("image", SIZE);
+    let launch = cached(&cluster, Arc::default(), &image);
+    let mut server = eager(launch.clone()).flag("-v").start();
+    server.client().write(0, &[1; 4096]).expect("a write");
+    // The first flush of a start covers what may have bypassed the cache before.
+    flush(&server).expect("a flush");
+    until("it is written back", || (server.value("d", "dirty_blocks") == 0).then_some(()));
+    cluster.stop_osds();
+    let bytes = pattern::random(1, 0, MIB);
+    server.client().write(0, &bytes).expect("a write to the cache");
+    flush(&server).expect("a flush of the cache");
+    until("write-back", || (server.value("d", "writeback_blocks").as_u64() > Some(0)).then_some(()));
+    server.signal(Signal::TERM);
+    server.says("at once from now on");
+    server.says("d: write cache: 256 dirty blocks of 4096 bytes stay");
+    assert!(server.lives(), "it did not wait: {}", server.log());
+    until("it ends", || {
+        server.signal(Signal::TERM);
+        (!server.lives()).then_some(())
+    });
+    assert_eq!(server.ends().code(), Some(143), "{}", server.log());
+    cluster.go_on_osds();
+    // The cluster keeps the lock for the former one for a while.
+    let mut server = lazy(launch).flag("--take-over").start();
+    assert_eq!(server.value("d", "dirty_blocks"), 256, "{}", server.log());
+    assert!(server.client().read(0, MIB).as_ref() == Ok(&bytes), "{}", server.log());
+    server.spillway(&["drain", "d"]).well();
+    stop(&mut server);
+    assert!(cluster.export(&image)[..MIB] == bytes, "a flushed write is lost");
 }
