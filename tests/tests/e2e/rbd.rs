@@ -317,3 +317,35 @@ fn a_flush_says_that_an_image_shrank_under_a_page_cache() {
     server.ends();
     assert!(!server.log().contains("panicked"), "{}", server.log());
 }
+
+/// Those behind the new end keep the cache from being opened until the image is as long as before. The library cuts a write there off
+/// without an error: one that counted as written back would be lost.
+#[test]
+fn an_image_that_shrank_below_the_blocks_of_a_write_cache_costs_none_of_them() {
+    let cluster = Cluster::shared();
+    let (mut content, end) = (pattern::random(1, 0, SIZE * MIB), SIZE / 2 * MIB);
+    let image = cluster.import("shrunk under a write cache", &content);
+    let launch = lazy(cached(cluster, Arc::default(), &image));
+    let mut server = launch.clone().start();
+    let mut client = server.client();
+    content[end..].fill(0);
+    for at in [MIB, end - MIB / 2, (SIZE - 1) * MIB] {
+        let newer = pattern::random(2, at as u64, MIB);
+        client.write(at as u64, &newer).expect("a write");
+        content[at..at + MIB].copy_from_slice(&newer);
+    }
+    client.ask(command::FLUSH, 0, 0).expect("a flush");
+    resize_image(cluster, &image, SIZE / 2);
+    assert_ne!(server.spillway(&["drain", "d"]).code, Some(0), "{}", server.log());
+    assert!(client.ask(command::FLUSH, 0, 0).is_err(), "a cache that cannot be written back goes on");
+    assert!(client.read(0, end).as_deref() == Ok(&content[..end]), "{}", server.log());
+    server.signal(Signal::TERM);
+    server.ends();
+    refused(launch.clone(), "which has only 2048");
+    resize_image(cluster, &image, SIZE);
+    let mut server = launch.start();
+    assert!(server.content() == content, "a block is lost");
+    server.spillway(&["drain", "d"]).well();
+    stop(&mut server);
+    assert!(cluster.export(&image) == content, "a block is lost in the image");
+}
