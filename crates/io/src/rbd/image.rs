@@ -3,9 +3,8 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null;
 
-use futures_channel::oneshot;
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{ByteRange, Error, Extent, Kind};
+use spillway_core::{ByteRange, Error, Extent, Kind, Report};
 
 use super::cluster::{Connected, RbdOptions, about, check};
 use super::library::{self, Image, ImageState, Library};
@@ -25,7 +24,7 @@ pub(super) struct OpenImage {
     watch: Option<u64>,
     connection: Connected,
     /// Dropped last, for the one that waits for the end of the image.
-    pub(super) _end: Option<oneshot::Sender<()>>,
+    pub(super) _end: Option<Report<()>>,
 }
 
 // SAFETY: librados and librbd allow calls on one handle from all threads at once.

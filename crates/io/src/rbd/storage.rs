@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_channel::oneshot;
 use spillway_core::env::within;
 use spillway_core::storage::{Connection, Moved};
 use spillway_core::sync::{AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, Semaphore};
 use spillway_core::{
-    Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
+    Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Job, Kind,
     LocalFuture, Place, SECTOR, Storage, Workspace, Writers, task,
 };
 
@@ -73,7 +72,7 @@ pub(super) struct Image {
     /// Absent once it is closed.
     pub(super) open: Mutex<Option<Arc<OpenImage>>>,
     /// Answered once it is closed, which the last call that uses it does.
-    pub(super) end: Mutex<Option<oneshot::Receiver<()>>>,
+    pub(super) end: Mutex<Option<Job<()>>>,
     pub(super) geometry: Geometry,
     pub(super) locked: bool,
     pub(super) size: AtomicU64,
@@ -136,7 +135,7 @@ impl Image {
         threads.start(THREADS).map_err(|error| {
             Error::new(kind_of(&error), format!("{name}: its threads could not be started: {error}"))
         })?;
-        let (end, ended) = oneshot::channel();
+        let (ended, end) = Job::new();
         open._end = Some(end);
         Ok(Self {
             locked: open.locked,

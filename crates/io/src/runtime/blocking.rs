@@ -12,7 +12,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::{Builder, Thread, current, park};
 
-use futures_channel::oneshot;
+use spillway_core::Job;
 use spillway_core::buffer::Buffers;
 use spillway_core::sync::Mutex;
 
@@ -86,12 +86,9 @@ impl Drop for Blocking {
 
 impl Queue {
     async fn call<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> T {
-        let (sender, outcome) = oneshot::channel();
-        self.push(Box::new(move || {
-            // Nobody may wait any more.
-            let _ = sender.send(call());
-        }));
-        outcome.await.expect("a call that was begun is answered")
+        let (job, report) = Job::new();
+        self.push(Box::new(move || report.done(call())));
+        job.await.expect("a call that was begun is answered")
     }
 
     fn push(&self, call: Call) {
