@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::shared_memory::{self, Events, Queue};
-use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
-use spillway_core::{LocalFuture, Shutdown, work};
+use spillway_core::sync::Mutex;
+use spillway_core::{Job, LocalFuture, Report, Shutdown, work};
 
 use super::complaints::Complaints;
 use super::event;
@@ -22,40 +22,15 @@ pub(super) type EventSlot = Arc<Mutex<Option<Arc<OwnedFd>>>>;
 
 /// A queue that runs, as its conversation has it.
 pub(super) struct Running {
-    pub(super) shutdown: Shutdown,
-    gone: AtomicBool,
-    left: WaitList,
-}
-
-impl Running {
-    pub(super) fn new() -> Arc<Self> {
-        let left = WaitList::default();
-        Arc::new(Self { shutdown: Shutdown::default(), gone: AtomicBool::new(false), left })
-    }
-
-    /// Waits until the task has gone.
-    pub(super) async fn left(&self) {
-        self.left.until(|| self.gone.load(Ordering::Acquire).then_some(())).await;
-    }
+    pub(super) shutdown: Arc<Shutdown>,
+    pub(super) task: Job<()>,
 }
 
 /// A queue runs, and has its place on a worker, until this is dropped.
 pub(super) struct Guard {
-    running: Arc<Running>,
-    _seat: Seat,
-}
-
-impl Guard {
-    pub(super) fn new(running: Arc<Running>, seat: Seat) -> Self {
-        Self { running, _seat: seat }
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.running.gone.store(true, Ordering::Release);
-        self.running.left.wake_all();
-    }
+    pub(super) shutdown: Arc<Shutdown>,
+    pub(super) _seat: Seat,
+    pub(super) _report: Report<()>,
 }
 
 /// The event descriptors of a queue, and whose it is, for words to people.
@@ -151,10 +126,10 @@ impl Future for QueueTask {
         let this = self.get_mut();
         let _turn = work::turn(work::TURN);
         if !this.listening {
-            this.guard.running.shutdown.watch(0, context.waker());
+            this.guard.shutdown.watch(0, context.waker());
             this.listening = true;
         }
-        let phase = this.guard.running.shutdown.phase();
+        let phase = this.guard.shutdown.phase();
         shared_memory::turn(&mut *this.queue, &mut this.signals, phase, context)
     }
 }

@@ -8,8 +8,8 @@ use std::task::Poll;
 
 use spillway_core::session::Peer;
 use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, NewQueue, Response, SharedMemory};
-use spillway_core::sync::{AtomicBool, Mutex, Ordering, WaitList};
-use spillway_core::{Error, LocalFuture, Phase, Shutdown};
+use spillway_core::sync::Mutex;
+use spillway_core::{Error, Job, LocalFuture, Phase, Report, Shutdown, task};
 
 use super::complaints::Complaints;
 use super::descriptors::{Gone, Wire, send_now};
@@ -39,14 +39,13 @@ struct Hall {
     channel: Mutex<Option<OwnedFd>>,
     sent_away: Complaints,
     broken: Complaints,
-    gone: AtomicBool,
-    left: WaitList,
 }
 
 /// A device that is served.
 pub struct VhostServing {
+    hall: Arc<Hall>,
     // Taken by stop; a drop without it aborts.
-    hall: Option<Arc<Hall>>,
+    served: Option<Job<()>>,
 }
 
 /// Serves the device `name` to each front end that connects to `listener`, one at a time.
@@ -63,54 +62,46 @@ pub fn serve_vhost(
         channel: Mutex::default(),
         sent_away: Complaints::default(),
         broken: Complaints::default(),
-        gone: AtomicBool::new(false),
-        left: WaitList::default(),
     });
-    let serving = Serving(hall.clone());
-    workers.pool().front().post(Box::new(move || Box::pin(serve_all(serving, listener, new_conversation))));
-    VhostServing { hall: Some(hall) }
+    let ((served, report), of) = (Job::new(), hall.clone());
+    workers.pool().front().post(task(move || serve_all(report, of, listener, new_conversation)));
+    VhostServing { hall, served: Some(served) }
 }
 
 impl VhostServing {
     /// Takes no front end any more, has each queue answer what it has taken, and closes. The future waits for that.
     pub fn stop(mut self) -> impl Future<Output = ()> + 'static {
-        let hall = self.hall.take().expect("it ends once");
-        hall.shutdown.ask(Phase::Draining);
-        async move { hall.left.until(|| hall.gone.load(Ordering::Acquire).then_some(())).await }
+        let served = self.served.take().expect("it ends once");
+        self.hall.shutdown.ask(Phase::Draining);
+        async move { _ = served.await }
     }
 
     /// Sends the front end a message that answers none, if there is one that listens.
     pub fn tell(&self, message: &[u8]) {
-        let hall = self.hall.as_ref().expect("it has not ended");
-        let channel = hall.channel.lock();
+        let channel = self.hall.channel.lock();
         if let Some(channel) = &*channel
             && let Err(errno) = send_now(channel, message, None)
         {
-            tracing::debug!("{}: the front end does not listen: {errno}", hall.name);
+            tracing::debug!("{}: the front end does not listen: {errno}", self.hall.name);
         }
     }
 }
 
 impl Drop for VhostServing {
     fn drop(&mut self) {
-        if let Some(hall) = self.hall.take() {
-            hall.shutdown.ask(Phase::Aborting);
+        if self.served.is_some() {
+            self.hall.shutdown.ask(Phase::Aborting);
         }
     }
 }
 
-/// The device counts as served until this is dropped.
-struct Serving(Arc<Hall>);
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.0.gone.store(true, Ordering::Release);
-        self.0.left.wake_all();
-    }
-}
-
-async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewConversation) {
-    let hall = serving.0.clone();
+/// The device counts as served until `report` is dropped.
+async fn serve_all(
+    report: Report<()>,
+    hall: Arc<Hall>,
+    listener: Listener,
+    new_conversation: NewConversation,
+) {
     while hall.shutdown.phase() == Phase::Serving {
         match listener.accept() {
             Ok((socket, _)) => {
@@ -135,7 +126,7 @@ async fn serve_all(serving: Serving, listener: Listener, new_conversation: NewCo
         }
     }
     drop(listener);
-    drop(serving);
+    drop(report);
 }
 
 async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn Conversation>) {
@@ -215,7 +206,7 @@ struct Slot {
     kick: Option<Arc<OwnedFd>>,
     call: EventSlot,
     error: EventSlot,
-    running: Option<Arc<Running>>,
+    running: Option<Running>,
 }
 
 /// The queues of a front end.
@@ -242,10 +233,10 @@ impl Rings {
     async fn end(&mut self) {
         let running: Vec<_> = self.slots.iter_mut().filter_map(|slot| slot.running.take()).collect();
         running.iter().for_each(|queue| queue.shutdown.ask(Phase::Draining));
-        for queue in running {
-            if unless_aborted(&self.hall.shutdown, queue.left()).await.is_none() {
+        for mut queue in running {
+            if unless_aborted(&self.hall.shutdown, &mut queue.task).await.is_none() {
                 queue.shutdown.ask(Phase::Aborting);
-                queue.left().await;
+                queue.task.await;
             }
         }
     }
@@ -284,11 +275,11 @@ impl Host for Rings {
         let name = format!("device {}, queue {index}", hall.name);
         let descriptors =
             Descriptors { kick, call: slot.call.clone(), error: slot.error.clone(), name, complaints };
-        let running = Running::new();
-        slot.running = Some(running.clone());
+        let ((task, report), shutdown) = (Job::new(), Arc::<Shutdown>::default());
+        slot.running = Some(Running { shutdown: shutdown.clone(), task });
         // Each where there is least to do: queues of a device are spread, and those of several devices.
         let (worker, _) = hall.pool.emptiest();
-        let guard = Guard::new(running, hall.pool.seat(worker));
+        let guard = Guard { shutdown, _seat: hall.pool.seat(worker), _report: report };
         hall.pool
             .thread(worker)
             .post(Box::new(move || Box::pin(QueueTask::new(new_queue(), descriptors, guard))));
@@ -304,7 +295,7 @@ impl Host for Rings {
         let Some(running) = self.slot(index).running.take() else { return Box::pin(std::future::ready(())) };
         self.slot(index).kick = None;
         running.shutdown.ask(Phase::Draining);
-        Box::pin(async move { running.left().await })
+        Box::pin(async move { _ = running.task.await })
     }
 
     fn set_channel(&mut self, channel: OwnedFd) -> Result<(), Error> {
