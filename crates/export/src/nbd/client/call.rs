@@ -1,13 +1,9 @@
 //! One request to a server, and where its reply goes.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use spillway_core::sync::Mutex;
-use spillway_core::{ByteRange, Extent, IoBuf, Kind};
+use spillway_core::{ByteRange, Extent, IoBuf, Job, Kind, Report};
 
 use super::journal::{Content, Journal};
 use super::payload::Payload;
@@ -48,7 +44,8 @@ pub(super) struct Call {
     pub(super) replayed: bool,
     /// When a connection took it, the first that did.
     pub(super) first_sent: Option<Duration>,
-    slot: Arc<Mutex<Slot>>,
+    /// Until it is answered.
+    report: Option<Report<Answered>>,
 }
 
 /// The answer to a call, with what it carried.
@@ -59,13 +56,6 @@ pub(super) struct Answered {
     pub(super) body: Body,
 }
 
-#[derive(Default)]
-struct Slot {
-    answer: Option<Answered>,
-    waker: Option<Waker>,
-    answered: bool,
-}
-
 impl Call {
     /// A call, and its answer to come.
     pub(super) fn new(
@@ -74,19 +64,11 @@ impl Call {
         range: ByteRange,
         body: Body,
         effect: Effect,
-    ) -> (Self, Answering) {
-        let slot = Arc::<Mutex<Slot>>::default();
-        let call = Self {
-            command,
-            flags,
-            range,
-            body,
-            effect,
-            replayed: false,
-            first_sent: None,
-            slot: slot.clone(),
-        };
-        (call, Answering(slot))
+    ) -> (Self, Job<Answered>) {
+        let (answering, report) = Job::new();
+        let report = Some(report);
+        let call = Self { command, flags, range, body, effect, replayed: false, first_sent: None, report };
+        (call, answering)
     }
 
     /// Whether it is a change that makes nothing durable. A failure of one that does may cost what was acknowledged before.
@@ -125,38 +107,14 @@ impl Call {
         if matches!(body, Body::Write(_)) {
             body = Body::Nothing;
         }
-        let mut slot = self.slot.lock();
-        if slot.answered {
-            return;
+        if let Some(report) = self.report.take() {
+            report.done(Answered { result, told, body });
         }
-        slot.answered = true;
-        slot.answer = Some(Answered { result, told, body });
-        let waker = slot.waker.take();
-        drop(slot);
-        waker.into_iter().for_each(Waker::wake);
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
         self.finish(Err(Kind::ShuttingDown), false);
-    }
-}
-
-/// The answer of a call that is to come.
-pub(super) struct Answering(Arc<Mutex<Slot>>);
-
-impl Future for Answering {
-    type Output = Answered;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
-        let mut slot = self.0.lock();
-        match slot.answer.take() {
-            Some(answer) => Poll::Ready(answer),
-            None => {
-                slot.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
     }
 }

@@ -202,7 +202,7 @@ impl Link {
     ) -> Answered {
         let (call, answering) = Call::new(command, flags, range, body, effect);
         self.submit(call);
-        let answered = answering.await;
+        let answered = answering.await.expect("a call that is dropped is answered");
         if answered.result == Err(Kind::Exhausted) {
             self.refused();
         }

@@ -9,7 +9,7 @@ use spillway_core::session::Session;
 use spillway_core::size::human;
 use spillway_core::{Kind, mutant};
 
-use super::call::{Answering, Body, Call, Effect};
+use super::call::{Body, Call, Effect};
 use super::journal::Content;
 use super::link::Link;
 use super::negotiation::Described;
@@ -276,7 +276,7 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
     let entries = link.journal.lock().entries();
     let mut bytes = 0;
     let mut calls = Vec::with_capacity(entries.len());
-    let mut answers: Vec<Answering> = Vec::with_capacity(entries.len());
+    let mut answers = Vec::with_capacity(entries.len());
     for (range, content) in entries {
         let (command, body) = match content {
             Content::Bytes(payload) => (cmd::WRITE, Body::Write(payload)),
@@ -292,7 +292,7 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
     // All of them: what is not answered could land after what is sent next.
     let mut result = Ok(());
     for answer in answers {
-        result = result.and(answer.await.result);
+        result = result.and(answer.await.expect("a call that is dropped is answered").result);
     }
     match result {
         Ok(()) => {}

@@ -9,9 +9,9 @@ use std::time::Duration;
 use spillway_core::buffer::Shared;
 use spillway_core::session::Output;
 use spillway_core::sync::Mutex;
-use spillway_core::{ByteRange, Extent, IoBuf, Kind};
+use spillway_core::{ByteRange, Extent, IoBuf, Job, Kind};
 
-use super::super::call::{Answered, Answering, Body, Call, Effect};
+use super::super::call::{Answered, Body, Call, Effect};
 use super::super::journal::Journal;
 use super::super::negotiation::Described;
 use super::super::payload::Payload;
@@ -34,23 +34,23 @@ impl Conversation {
     }
 
     /// Sends a request; all of it leaves at once. Cookies count from 1.
-    fn ask(&mut self, command: u16, range: ByteRange, body: Body) -> Answering {
+    fn ask(&mut self, command: u16, range: ByteRange, body: Body) -> Job<Answered> {
         self.ask_with(0, command, range, body)
     }
 
-    fn ask_with(&mut self, flags: u16, command: u16, range: ByteRange, body: Body) -> Answering {
+    fn ask_with(&mut self, flags: u16, command: u16, range: ByteRange, body: Body) -> Job<Answered> {
         let (call, answering) = Call::new(command, flags, range, body, Effect::Nothing);
         self.transmission.send(call, Duration::ZERO, &mut self.out);
         self.out.advance(self.out.len());
         answering
     }
 
-    fn read(&mut self, offset: u64, len: u64) -> Answering {
+    fn read(&mut self, offset: u64, len: u64) -> Job<Answered> {
         let body = Body::Read { buf: IoBuf::copy_of(&vec![0xee; len as usize]), start: 0 };
         self.ask(cmd::READ, ByteRange::new(offset, len), body)
     }
 
-    fn status(&mut self, count_max: usize) -> Answering {
+    fn status(&mut self, count_max: usize) -> Job<Answered> {
         let body = Body::Status { extents: Vec::new(), count_max };
         self.ask(cmd::BLOCK_STATUS, ByteRange::new(4096, 1 << 20), body)
     }
@@ -63,14 +63,14 @@ impl Conversation {
     }
 }
 
-fn answered(answering: &mut Answering) -> Option<Answered> {
+fn answered(answering: &mut Job<Answered>) -> Option<Answered> {
     match Pin::new(answering).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answered) => Some(answered),
+        Poll::Ready(answered) => answered,
         Poll::Pending => None,
     }
 }
 
-fn bytes_of(answering: &mut Answering) -> Vec<u8> {
+fn bytes_of(answering: &mut Job<Answered>) -> Vec<u8> {
     let Answered { result, body, .. } = answered(answering).expect("it is answered");
     assert_eq!(result, Ok(()));
     match body {
@@ -167,7 +167,7 @@ fn extents_are_taken_as_many_as_are_wanted() {
         let (id, all) = (3u32.to_be_bytes(), all.collect::<Vec<_>>());
         chunk_of(1, chunk::BLOCK_STATUS, REPLY_FLAG_DONE, &[&id, &all])
     };
-    let listed = |answering: &mut Answering| match answered(answering).unwrap().body {
+    let listed = |answering: &mut Job<Answered>| match answered(answering).unwrap().body {
         Body::Status { extents, .. } => extents,
         _ => panic!("the answer has extents"),
     };
