@@ -13,10 +13,9 @@
 //! Promises: a look follows every kick, whatever thread it comes from, and sees what was published before it. A drain ends with
 //! success only after a moment, later than its call, at which nothing was left; and with an error after one lap, begun later than its call,
 //! in which a batch failed. Once it has ended no batch begins, and it holds nothing of its source. Needs: a source that kicks whenever
-//! more can be taken than before, and when nothing is left any more.
-//!
-//! Locks: the drains, and the bandwidth; both are leaves.
+//! more can be taken than before, and when nothing is left any more. Locks: the drains, the ages, the bandwidth; all are leaves.
 
+mod aging;
 mod drains;
 mod meter;
 mod pauses;
@@ -39,6 +38,7 @@ use spillway_policy::backoff::Backoff;
 use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
+pub(crate) use aging::Aging;
 use drains::{Drains, Ended, Lap, NO_LAP};
 pub(crate) use meter::{Meter, Reading};
 pub(crate) use pauses::Pauses;

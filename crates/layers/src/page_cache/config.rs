@@ -1,7 +1,5 @@
 //! How a page cache is used: its options, with the kernel's names where the kernel has them.
 
-use std::time::Duration;
-
 use spillway_core::block::DEVICE_BYTES_MAX;
 use spillway_core::{BlockSize, Error, Geometry, Preset, Type, Unit};
 
@@ -137,10 +135,6 @@ impl Settings {
     /// Bytes of the smallest folio.
     pub(super) fn folio_min(&self) -> u64 {
         self.folio_size.unwrap_or(self.block_size().bytes().max(FOLIO_MIN))
-    }
-
-    pub(super) fn dirty_expire(&self) -> Duration {
-        Duration::from_millis(self.dirty_expire.get())
     }
 
     fn fits(&self) -> Result<(), Error> {

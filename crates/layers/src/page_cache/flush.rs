@@ -35,6 +35,15 @@ impl Core {
         self.failure.or_passing(self.until_written(epoch)).await
     }
 
+    /// Begins an epoch, as each look at ages does; returns its number. What became dirty before is of an earlier one.
+    pub(super) fn begin_epoch(&self) -> Stamp {
+        // With the lock: epochs are noted in their order.
+        let mut ages = self.aging.ages.lock();
+        let number = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+        ages.note(self.env.coarse_now(), number);
+        Stamp(number)
+    }
+
     /// Begins an epoch, before which nothing is to stay dirty.
     pub(super) fn want_older(&self) -> Stamp {
         let epoch = self.begin_epoch();

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use spillway_core::size::human;
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, AtomicUsize, Changes, GroupFlush, Mutex, RangeSet, RwLock, Semaphore, StickyError,
-    Work,
+    AtomicBool, AtomicU64, AtomicUsize, Changes, GroupFlush, RangeSet, RwLock, Semaphore, StickyError, Work,
 };
 use spillway_core::{BlockDevice, Budget, Env, Error, Geometry, Kind, Regions, Seam, Works, Workspace};
-use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::DirtyRegions;
 
 use super::config::{Config, FOLIO_MAX, Settings};
@@ -25,7 +23,7 @@ use super::folios::slabs;
 use super::folios::zones::Zones;
 use super::folios::{Folios, bytes_beside};
 use crate::decisions::Decisions;
-use crate::writeback::{Meter, Pauses, Timer, Writeback};
+use crate::writeback::{Aging, Meter, Pauses, Writeback};
 
 /// Most memory for copies of what is written back.
 const BATCHES_MAX: u64 = 16 << 20;
@@ -228,6 +226,7 @@ fn core(
     let shard = |units: Vec<u64>| RwLock::new(Folios::new(fit.places, &units, regions));
     let counts = Counts::new(zones.len());
     let shards: Box<[_]> = zones.dealt(fit.places.shards).into_iter().map(shard).collect();
+    let dirty_expire = |core: &Core| Some(core.settings.dirty_expire.get());
     let core = Arc::new_cyclic(|core| Core {
         below: Seam::new(below),
         places: fit.places,
@@ -242,8 +241,7 @@ fn core(
         changes: Changes::default(),
         epoch: AtomicU64::new(FIRST_EPOCH),
         wanted: AtomicU64::new(0),
-        ages: Mutex::new(Ages::new(env.coarse_now(), FIRST_EPOCH)),
-        age_timer: Timer::new(core.clone(), env.clone(), Core::age_every, Core::look_at_ages),
+        aging: Aging::new(core.clone(), env.clone(), FIRST_EPOCH, dirty_expire, Core::look_at_ages),
         outside: RangeSet::new(OUTSIDE_MAX),
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
         pauses: Pauses::new(env.clone(), meter.clone()),

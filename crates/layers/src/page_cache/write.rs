@@ -129,7 +129,7 @@ impl Core {
         if dirtied == 0 {
             return;
         }
-        self.age_timer.start();
+        self.aging.timer.start();
         if dirty > self.background() || self.unsaved.waiting() > 0 {
             self.writeback.kick();
         }

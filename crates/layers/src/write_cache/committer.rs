@@ -157,7 +157,7 @@ impl Core {
         self.drop_replaced(sealed).await;
         self.journal.end_commit(sealed);
         // Afterwards: what is said to be too old before it may leave is looked for in vain, and not again.
-        self.ages.lock().note(self.env.coarse_now(), committed.0);
+        self.aging.ages.lock().note(self.env.coarse_now(), committed.0);
         self.counts.add(Count::Commits, 1);
         self.changes.wake_all();
         self.write_back_if_due();

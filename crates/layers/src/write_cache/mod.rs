@@ -51,12 +51,10 @@ use spillway_core::{
     Op, Request, Submission, Suspend, Works,
 };
 
-use spillway_policy::ages::Ages;
-
 use crate::decisions::Decisions;
 use crate::file::File;
 use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
-use crate::writeback::{Meter, Timer, Writeback};
+use crate::writeback::{Aging, Meter, Timer, Writeback};
 use committer::Committer;
 use device::Core;
 use device::bypassed::Bypass;
@@ -99,6 +97,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
     let Opened { layout, padding, blocks, index, seq_count, charge } = opened;
     let (meter, env) = (Meter::new(opening.env.clone()), opening.env);
     let space = Space::new(blocks, opening.settings.placement);
+    let max_age = |core: &Core| core.settings.max_age.get();
     Arc::new_cyclic(|core| Core {
         origin: opening.origin,
         cache: opening.cache,
@@ -117,7 +116,6 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         decisions: Decisions::new(env.clone()),
         works: opening.works,
         laps: Laps::new(seq_count.0),
-        ages: Mutex::new(Ages::new(env.coarse_now(), seq_count.0)),
         meter,
         bypass: Bypass::after_another_server(),
         drain: Drain::default(),
@@ -125,7 +123,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         rooms: [Room::default(), Room::default(), Room::unordered()],
         changes: Changes::default(),
         commit_timer: Timer::new(core.clone(), env.clone(), Core::autocommit_time, Core::commit_in_time),
-        age_timer: Timer::new(core.clone(), env.clone(), Core::age_every, Core::look_at_ages),
+        aging: Aging::new(core.clone(), env.clone(), seq_count.0, max_age, Core::look_at_ages),
         flush_on_suspend: AtomicBool::new(false),
         verify_calls: AtomicU64::new(0),
         env,

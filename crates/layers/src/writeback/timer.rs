@@ -19,7 +19,7 @@ struct State<T> {
     owner: Weak<T>,
     env: Arc<dyn Env>,
     work: Work,
-    after: fn(&T) -> Duration,
+    after: Box<dyn Fn(&T) -> Duration + Send + Sync>,
     look: fn(&Arc<T>) -> bool,
 }
 
@@ -28,10 +28,10 @@ impl<T: Send + Sync + 'static> Timer<T> {
     pub(crate) fn new(
         owner: Weak<T>,
         env: Arc<dyn Env>,
-        after: fn(&T) -> Duration,
+        after: impl Fn(&T) -> Duration + Send + Sync + 'static,
         look: fn(&Arc<T>) -> bool,
     ) -> Self {
-        Self(Arc::new(State { owner, env, work: Work::default(), after, look }))
+        Self(Arc::new(State { owner, env, work: Work::default(), after: Box::new(after), look }))
     }
 
     /// Has it look, if it does not run. A fence and a load where it runs.

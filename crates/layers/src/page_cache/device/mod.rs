@@ -8,11 +8,10 @@ pub(super) mod streams;
 use std::sync::Arc;
 
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, AtomicUsize, Changes, GroupFlush, Mutex, Ordering, RangeSet, RwLock, Semaphore,
+    AtomicBool, AtomicU64, AtomicUsize, Changes, GroupFlush, Ordering, RangeSet, RwLock, Semaphore,
     StickyError, Work,
 };
 use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Works, Workspace};
-use spillway_policy::ages::Ages;
 use spillway_policy::dirty_regions::{RegionNumber, Stamp};
 use spillway_policy::zones::Attempt;
 
@@ -24,7 +23,7 @@ use super::folios::zones::Zones;
 use super::folios::{Folios, Gone};
 use crate::decisions::{Decision, Decisions};
 use crate::slice::Slice;
-use crate::writeback::{Meter, Pauses, Timer, Writeback};
+use crate::writeback::{Aging, Meter, Pauses, Writeback};
 use charges::{Dirtiable, unsaved_blocks, unsaved_min};
 use counts::{Count, Counts};
 use pressure::Pressure;
@@ -60,9 +59,8 @@ pub(super) struct Core {
     pub(super) epoch: AtomicU64,
     /// What became dirty in an epoch before this one is waited for.
     pub(super) wanted: AtomicU64,
-    pub(super) ages: Mutex<Ages>,
-    /// Runs for as long as something is unsaved.
-    pub(super) age_timer: Timer<Core>,
+    /// Its timer runs for as long as something is unsaved.
+    pub(super) aging: Aging<Core>,
     /// Ranges that are changed beside the cache.
     pub(super) outside: RangeSet,
     pub(super) writeback: Writeback<Core>,

@@ -73,7 +73,7 @@ fn what_becomes_dirty_as_the_timer_ends_is_written_back() {
         let house = House::within(Arc::new(Passing::default()), 8, &config);
         let core = &house.cache.core;
         // What it was begun for is below.
-        core.age_timer.start();
+        core.aging.timer.start();
         house.write(0, 2);
         block_on(core.changes.until(|| (house.below(0) == 2).then_some(())));
     });

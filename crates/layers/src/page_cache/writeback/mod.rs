@@ -6,7 +6,6 @@
 //! What fails is dirty again and comes with a later batch. Where there may be none, or a client waits for the outcome, a run that fails is halved
 //! down to the blocks that cannot be written: they take no other with them.
 
-pub(super) mod ageing;
 mod batch;
 pub(super) mod ending;
 pub(super) mod saving;
@@ -129,7 +128,7 @@ impl Core {
 
     /// What became dirty in an epoch before this one is to be written back now.
     fn due(&self) -> Stamp {
-        let expired = self.ages.lock().expired().unwrap_or(0);
+        let expired = self.aging.ages.lock().expired().unwrap_or(0);
         Stamp(expired.max(self.wanted.load(Ordering::Acquire)))
     }
 
@@ -151,9 +150,15 @@ impl Core {
         self.dirty.load(Ordering::Relaxed) > self.background()
     }
 
+    /// Has what is too old written back; whether something is unsaved that becomes so.
+    pub(super) fn look_at_ages(self: &Arc<Self>) -> bool {
+        self.begin_epoch();
+        self.aging.expire(self, &self.writeback) && self.unsaved.used() > 0
+    }
+
     /// Nothing that is too old can be taken: what is on its way may fail, and is looked for again.
     fn have_looked_at_ages(&self) {
-        let mut ages = self.ages.lock();
+        let mut ages = self.aging.ages.lock();
         if let Some(expired) = ages.expired() {
             ages.end(expired, true);
         }

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, Room, StickyError};
 use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam, Works};
-use spillway_policy::ages::Ages;
 use spillway_policy::watermarks::Load;
 
 use super::config::Settings;
@@ -20,7 +19,7 @@ use super::format::{Layout, PADDING_LEN};
 use super::index::Index;
 use super::index::space::Space;
 use crate::decisions::{Decision, Decisions};
-use crate::writeback::{Meter, Timer, Writeback};
+use crate::writeback::{Aging, Meter, Timer, Writeback};
 use bypassed::Bypass;
 use counts::Counts;
 use drain::Drain;
@@ -67,7 +66,6 @@ pub(super) struct Core {
     pub(super) decisions: Decisions,
     pub(super) works: Works,
     pub(super) laps: Laps,
-    pub(super) ages: Mutex<Ages>,
     /// Of the origin.
     pub(super) meter: Arc<Meter>,
     pub(super) bypass: Bypass,
@@ -80,8 +78,8 @@ pub(super) struct Core {
     pub(super) changes: Changes,
     /// Runs while something is in no commit.
     pub(super) commit_timer: Timer<Core>,
-    /// Runs while blocks are held that become too old.
-    pub(super) age_timer: Timer<Core>,
+    /// Its timer runs while blocks are held that become too old.
+    pub(super) aging: Aging<Core>,
     /// One shot: everything is to be written back when the device is stopped.
     pub(super) flush_on_suspend: AtomicBool,
     pub(super) verify_calls: AtomicU64,
@@ -94,7 +92,7 @@ const VERIFIED_BLOCKS: u64 = 256;
 impl Core {
     /// How full the cache is.
     pub(super) fn load(&self, cleaning: bool, waiting: bool) -> Load {
-        let expired = self.ages.lock().expired();
+        let expired = self.aging.ages.lock().expired();
         Load { expired, ..self.fill(cleaning, waiting) }
     }
 

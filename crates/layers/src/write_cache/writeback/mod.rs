@@ -35,12 +35,6 @@ const BATCHES: u64 = 4;
 /// Longest rest before another look.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// Ages are looked at this often in `max_age`, and blocks are too old from 15 of 16 parts of it on, as in the kernel.
-const AGE_PARTS: u32 = 16;
-
-/// Longest time between two looks at ages.
-const AGE_EVERY_MAX: Duration = Duration::from_secs(1);
-
 /// Versions that leave; whatever happens, the index learns how that ended.
 pub(super) struct Batch {
     core: Arc<Core>,
@@ -225,7 +219,7 @@ impl Core {
 
     /// The next versions of epochs below `before`, and what has been dirty for too long, at most `len_max` of consecutive blocks.
     pub(super) fn take_next(&self, len_max: u32, before: u64) -> Next {
-        let dirty_before = Epoch(self.ages.lock().expired().unwrap_or(0));
+        let dirty_before = Epoch(self.aging.ages.lock().expired().unwrap_or(0));
         let lap = &mut self.laps.order().0;
         let committed = self.journal.committed();
         let limit = Limit { before: committed.min(Epoch(lap.limit(before))), dirty_before, committed };
@@ -298,7 +292,7 @@ impl Core {
     /// A lap has found nothing.
     fn found_nothing(self: &Arc<Self>, goal: Goal, skipped: bool) {
         match goal {
-            Goal::Aged(before) => self.ages.lock().end(before, skipped),
+            Goal::Aged(before) => self.aging.ages.lock().end(before, skipped),
             // Uncommitted versions may not leave.
             Goal::All if self.index.writing_back() == 0 => self.want_acknowledged(),
             _ => {}
@@ -373,25 +367,12 @@ impl Core {
     /// Looks at ages now and then while there is something to become too old.
     pub(super) fn age_if_due(self: &Arc<Self>) {
         if self.settings.max_age.get().is_some() && self.index.held() > 0 {
-            self.age_timer.start();
+            self.aging.timer.start();
         }
-    }
-
-    /// Time between two looks at ages; none where no block becomes too old.
-    pub(super) fn age_every(&self) -> Duration {
-        let part = |age| Duration::from_millis(age) / AGE_PARTS;
-        let every = self.settings.max_age.get().map_or(Duration::ZERO, part);
-        every.clamp(Duration::from_millis(1), AGE_EVERY_MAX)
     }
 
     /// Has what is too old written back; whether something is left to become so.
     pub(super) fn look_at_ages(self: &Arc<Self>) -> bool {
-        let Some(age) = self.settings.max_age.get() else { return false };
-        let old = Duration::from_millis(age) * (AGE_PARTS - 1) / AGE_PARTS;
-        let time = self.env.coarse_now().checked_sub(old);
-        if time.is_some_and(|time| self.ages.lock().expire_until(time)) {
-            self.writeback.kick();
-        }
-        self.index.held() > 0
+        self.aging.expire(self, &self.writeback) && self.index.held() > 0
     }
 }
