@@ -6,20 +6,18 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{AtomicBool, Ordering};
-use spillway_core::{
-    Answer, BlockDevice, ByteRange, Extent, Geometry, Kind, Request, Seam, Submission, mutant,
-};
+use spillway_core::{Answer, BlockDevice, ByteRange, Extent, Geometry, Kind, Request, Submission, mutant};
 
 /// See the head of this file.
 pub(crate) struct Fenced {
-    below: Seam,
+    below: Arc<dyn BlockDevice>,
     fence: Arc<AtomicBool>,
 }
 
 impl Fenced {
     /// Over `below`, until `fence` is set.
     pub(crate) fn new(below: Arc<dyn BlockDevice>, fence: Arc<AtomicBool>) -> Self {
-        Self { below: Seam::new(below), fence }
+        Self { below, fence }
     }
 
     fn is_fenced(&self) -> bool {

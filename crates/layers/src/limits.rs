@@ -14,7 +14,7 @@
 //! twice for a moment. Parts cannot tell what of it is still to be acknowledged: while writes with FUA are under way, no more counts than what was
 //! acknowledged without, since the last flush. Age is that of the oldest write that no flush of the stack has covered, whatever the parts have written back meanwhile.
 //!
-//! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit a write costs two loads.
+//! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit writes cost two loads. The seam above checks.
 
 mod admission;
 mod config;

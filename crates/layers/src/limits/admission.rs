@@ -6,7 +6,7 @@ use std::time::Duration;
 use spillway_core::size::human;
 use spillway_core::sync::{AtomicU64, Changes, Mutex, Ordering, Room, Work};
 use spillway_core::{
-    Answer, AtRisk, BlockDevice, Env, Kind, Op, Place, Reply, Request, Seam, Submission, mutant, task,
+    Answer, AtRisk, BlockDevice, Env, Kind, Op, Place, Reply, Request, Submission, mutant, task,
 };
 use spillway_policy::exposure::Exposure;
 
@@ -27,7 +27,7 @@ const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Core {
     /// Name of the device.
     device: String,
-    pub(super) below: Seam,
+    pub(super) below: Arc<dyn BlockDevice>,
     env: Arc<dyn Env>,
     pub(super) settings: Settings,
     parts: Vec<Arc<dyn AtRisk>>,
@@ -99,7 +99,7 @@ impl Core {
     ) -> Self {
         Self {
             device: device.to_owned(),
-            below: Seam::new(below),
+            below,
             decisions: Decisions::new(env.clone()),
             watcher: Timer::new(core.clone(), env.clone(), Self::look_every, Self::look_at_age),
             lost: Timer::new(core, env.clone(), |_| LOST_EVERY, Self::look_for_lost),
