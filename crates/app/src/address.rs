@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use spillway_core::Error;
 use spillway_export::nbd::wire::STRING_LEN_MAX;
+use spillway_io::ServerAddress;
 
 /// What is `%XX` in a path that is part of a URI: everything but unreserved characters and slashes (RFC 3986, 2.3).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -18,17 +19,8 @@ const PORT: u16 = 10809;
 /// Where an NBD server listens, as a client on this machine reaches it, and whether it speaks TLS there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    pub(crate) place: Place,
+    pub(crate) place: ServerAddress,
     pub(crate) tls: bool,
-}
-
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// A unix socket, by absolute path.
-    Unix(PathBuf),
-    /// A TCP port of a host, which has a name or an IP address.
-    Tcp { host: String, port: u16 },
 }
 
 impl Address {
@@ -36,19 +28,19 @@ impl Address {
     pub(crate) fn tcp(address: SocketAddr) -> Self {
         let ip = address.ip();
         let host = if ip.is_unspecified() { "localhost".to_owned() } else { ip.to_string() };
-        Self { place: Place::Tcp { host, port: address.port() }, tls: false }
+        Self { place: ServerAddress::Tcp(host, address.port()), tls: false }
     }
 
     /// Of a unix socket.
     pub(crate) fn unix(path: impl Into<PathBuf>) -> Self {
-        Self { place: Place::Unix(path.into()), tls: false }
+        Self { place: ServerAddress::Unix(path.into()), tls: false }
     }
 
     /// The name that the certificate of a server there has to have.
     pub(crate) fn host(&self) -> &str {
         match &self.place {
-            Place::Unix(_) => "localhost",
-            Place::Tcp { host, .. } => host,
+            ServerAddress::Unix(_) => "localhost",
+            ServerAddress::Tcp(host, _) => host,
         }
     }
 
@@ -56,12 +48,14 @@ impl Address {
     pub(crate) fn uri(&self, name: &str) -> String {
         let scheme = if self.tls { "nbds" } else { "nbd" };
         match &self.place {
-            Place::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 let path = percent_encode(path.as_os_str().as_bytes(), ESCAPED);
                 format!("{scheme}+unix:///{name}?socket={path}")
             }
-            Place::Tcp { host, port } if host.contains(':') => format!("{scheme}://[{host}]:{port}/{name}"),
-            Place::Tcp { host, port } => format!("{scheme}://{host}:{port}/{name}"),
+            ServerAddress::Tcp(host, port) if host.contains(':') => {
+                format!("{scheme}://[{host}]:{port}/{name}")
+            }
+            ServerAddress::Tcp(host, port) => format!("{scheme}://{host}:{port}/{name}"),
         }
     }
 
@@ -99,8 +93,8 @@ impl Address {
     pub(crate) fn commands(&self, name: &str, indent: &str) -> String {
         let uri = self.uri(name);
         let place = match &self.place {
-            Place::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
-            Place::Tcp { host, port } => format!("{host} {port}"),
+            ServerAddress::Unix(path) => format!("-unix {}", quoted(&path.to_string_lossy())),
+            ServerAddress::Tcp(host, port) => format!("{host} {port}"),
         };
         if self.tls {
             // Each of them says in another way where certificates are.
@@ -141,7 +135,7 @@ impl Scheme {
 }
 
 /// A host, which may be an IPv6 address in brackets, and perhaps a port.
-fn of_host(authority: &str) -> Option<Place> {
+fn of_host(authority: &str) -> Option<ServerAddress> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']')?;
@@ -151,13 +145,13 @@ fn of_host(authority: &str) -> Option<Place> {
     };
     let port = if port.is_empty() { PORT } else { port.parse().ok().filter(|&port| port > 0)? };
     let plain = !host.is_empty() && !host.contains(['@', '/']);
-    plain.then(|| Place::Tcp { host: host.to_owned(), port })
+    plain.then(|| ServerAddress::Tcp(host.to_owned(), port))
 }
 
-fn of_socket(query: &str) -> Option<Place> {
+fn of_socket(query: &str) -> Option<ServerAddress> {
     let path = percent_decoded(query.strip_prefix("socket=")?)?;
     let plain = !path.is_empty() && !path.contains(&0) && !query.contains('&');
-    plain.then(|| Place::Unix(OsString::from_vec(path).into()))
+    plain.then(|| ServerAddress::Unix(OsString::from_vec(path).into()))
 }
 
 /// Text with its `%XX` made bytes; `None` where a `%` begins none.
@@ -210,7 +204,7 @@ mod tests {
     #[test]
     fn addresses_of_others_are_taken_apart() {
         let tcp = |host: &str, port, export: &str| {
-            Ok((Address { place: Place::Tcp { host: host.to_owned(), port }, tls: false }, export.to_owned()))
+            Ok((Address { place: ServerAddress::Tcp(host.to_owned(), port), tls: false }, export.to_owned()))
         };
         assert_eq!(parse("nbd://host/disk"), tcp("host", PORT, "disk"));
         assert_eq!(parse("nbd://host"), tcp("host", PORT, ""));

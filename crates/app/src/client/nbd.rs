@@ -12,8 +12,9 @@ use spillway_export::nbd::wire::{
     Reader, ReplyHeader, RequestHeader, STATE_ZERO, chunk, cmd, errno, flag, handshake_flag, info, opt, rep,
 };
 use spillway_export::tls::StreamOwned;
+use spillway_io::ServerAddress;
 
-use crate::address::{Address, Place};
+use crate::address::Address;
 use crate::exit::{Exit, Failure};
 use crate::trust::trust;
 
@@ -40,8 +41,8 @@ impl Nbd {
     pub(super) fn connect(uri: &str, certificates: Option<&Path>) -> Result<Self> {
         let (address, export) = Address::parse(uri)?;
         let stream = match &address.place {
-            Place::Unix(path) => boxed(UnixStream::connect(path)),
-            Place::Tcp { host, port } => boxed(TcpStream::connect((host.as_str(), *port))),
+            ServerAddress::Unix(path) => boxed(UnixStream::connect(path)),
+            ServerAddress::Tcp(host, port) => boxed(TcpStream::connect((host.as_str(), *port))),
         };
         let stream = stream.context("cannot connect to the server")?;
         let mut client = Self::over(stream);

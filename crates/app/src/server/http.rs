@@ -7,9 +7,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use spillway_export::control::Rights;
-use spillway_io::Listener;
+use spillway_io::{Listener, ServerAddress};
 
-use crate::address::Place;
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Failure, refused};
 use crate::runtime_folder::RuntimeFolder;
@@ -81,11 +80,11 @@ fn token(path: &Path) -> Result<String> {
 /// How to get there, for people.
 pub(crate) fn described(listener: &Listener) -> String {
     match address_of(listener).place {
-        Place::Unix(path) => {
+        ServerAddress::Unix(path) => {
             let path = crate::address::quoted(&path.to_string_lossy());
             format!("curl --unix-socket {path} http://localhost/metrics")
         }
-        Place::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}/"),
-        Place::Tcp { host, port } => format!("http://{host}:{port}/"),
+        ServerAddress::Tcp(host, port) if host.contains(':') => format!("http://[{host}]:{port}/"),
+        ServerAddress::Tcp(host, port) => format!("http://{host}:{port}/"),
     }
 }

@@ -8,7 +8,7 @@ use spillway_io::rbd::{self, ImageName, RbdOptions};
 use spillway_io::{Dialer, ServerAddress, identity_of};
 use spillway_layers::surroundings::{BackingDevice, Ceph, OpenStorage, Remote};
 
-use crate::address::{Address, Place};
+use crate::address::Address;
 use crate::trust::Trusts;
 
 /// A server, as a link reaches it.
@@ -34,7 +34,7 @@ pub(crate) async fn open_nbd(
 ) -> Result<OpenStorage, Error> {
     let text = backing.path.to_string_lossy().into_owned();
     let (address, export) = Address::parse(&text)?;
-    if let Place::Unix(path) = &address.place
+    if let ServerAddress::Unix(path) = &address.place
         && !path.is_absolute()
     {
         let why = "give the socket's path from the root, as it is used again after a connection was lost, and tells origins apart";
@@ -62,11 +62,7 @@ pub(crate) async fn open_nbd(
         connections: backing.remote.connections.min(dialer.workers()),
         journal_bytes: backing.remote.journal_bytes,
     };
-    let address = match address.place {
-        Place::Unix(path) => ServerAddress::Unix(path),
-        Place::Tcp { host, port } => ServerAddress::Tcp(host, port),
-    };
-    let server = Arc::new(Server { address, dialer: dialer.for_one_server() });
+    let server = Arc::new(Server { address: address.place, dialer: dialer.for_one_server() });
     let origin = NbdOrigin::open(settings, identity_of(&format!("nbd {text}")), server, env, &budget).await?;
     let notes = origin.notes();
     Ok(OpenStorage { storage: Arc::new(origin), notes })

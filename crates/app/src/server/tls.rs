@@ -10,9 +10,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use spillway_export::nbd::{CONNECTION_BYTES, TlsPolicy};
 use spillway_export::tls::{Certificates, Clients, Pem, TLS_BYTES};
-use spillway_io::Listener;
+use spillway_io::{Listener, ServerAddress};
 
-use crate::address::{Address, Place};
+use crate::address::Address;
 use crate::cli::server_options::{ServerConfig, Tls};
 use crate::exit::{Failure, refused};
 use crate::server::listening::address_of;
@@ -78,7 +78,7 @@ impl Protection {
     /// Where clients find a listener for NBD.
     pub(crate) fn address(&self, listener: &Listener) -> Address {
         let mut address = Address { tls: self.is_required(), ..address_of(listener) };
-        if let (Place::Tcp { host, .. }, Some(name)) = (&mut address.place, &self.host) {
+        if let (ServerAddress::Tcp(host, _), Some(name)) = (&mut address.place, &self.host) {
             host.clone_from(name);
         }
         address

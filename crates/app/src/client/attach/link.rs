@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use spillway_export::control::DeviceRow;
-use spillway_io::connect_within;
 use spillway_io::nbd_device::{Transmitting, is_supported};
+use spillway_io::{ServerAddress, connect_within};
 
 use super::row::no_size;
-use crate::address::{Address, Place};
+use crate::address::Address;
 use crate::client::connection::{CONNECT_PATIENCE, QUESTION_PATIENCE, expect_server_of};
 use crate::client::nbd::Nbd;
 use crate::runtime_folder::RuntimeFolder;
@@ -38,7 +38,7 @@ impl Link {
     /// Connects to a server of the folder's user, and to no other, and chooses an export.
     pub(super) fn open(folder: &RuntimeFolder, uri: &str) -> Result<Self> {
         let (address, export) = Address::parse(uri)?;
-        let Place::Unix(path) = address.place else { bail!("{uri}: no unix socket") };
+        let ServerAddress::Unix(path) = address.place else { bail!("{uri}: no unix socket") };
         let socket = connect_within(&path, CONNECT_PATIENCE)
             .with_context(|| format!("cannot connect to {}", path.display()))?;
         expect_server_of(folder, &socket, &path)?;
