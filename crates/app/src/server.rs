@@ -24,8 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Context, Result};
-use spillway_core::contract::block_on;
-use spillway_core::{Charge, Error, Job, Kind, Place};
+use spillway_core::{Charge, Error, Job, Kind, Place, block_on};
 use spillway_export::Reserved;
 use spillway_export::control::added_name;
 use spillway_io::{Before, Limits, Workers};

@@ -5,9 +5,8 @@ use std::pin::pin;
 use std::sync::{Barrier, mpsc};
 use std::task::{Context, Poll, Waker};
 
-use spillway_core::IoBuf;
 use spillway_core::buffer::{self, Buffers, Reserve};
-use spillway_core::contract::block_on;
+use spillway_core::{IoBuf, block_on};
 
 const MIB: usize = 1 << 20;
 

@@ -245,8 +245,7 @@ pub fn attributes(memory: Arc<Memory>) -> Table<Memory> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_core::contract::block_on;
-    use spillway_core::{Attributes, IoBuf, Reply, Seam};
+    use spillway_core::{Attributes, IoBuf, Reply, Seam, block_on};
 
     const CHUNK_LEN: usize = CHUNK as usize;
 

@@ -70,7 +70,7 @@ pub(crate) async fn outcome<T>(job: Job<Result<T, Error>>) -> Result<T, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use spillway_core::contract::block_on;
+    use spillway_core::block_on;
     use std::sync::mpsc;
 
     fn asked(take: impl FnOnce(ReplySender) + Send + 'static) -> Result<(), Error> {

@@ -135,7 +135,7 @@ mod tests {
     use crate::server::opening::StackOpener;
     use crate::trust::Trusts;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-    use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, contract::block_on};
+    use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, block_on};
     use spillway_export::Export;
     use spillway_io::{Workers, WorkersOptions};
     use spillway_layers::null;

@@ -6,8 +6,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use spillway_core::contract::block_on;
-use spillway_core::{Aligned, Budget, Charge, Error, Job, Place};
+use spillway_core::{Aligned, Budget, Charge, Error, Job, Place, block_on};
 use spillway_io::{Allowed, Limits, Listener, OnFailure, Peers, Workers, WorkersOptions};
 
 use super::Server;

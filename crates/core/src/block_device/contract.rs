@@ -4,11 +4,10 @@
 //! compares it with a plain array of bytes, first with whole blocks, then with sectors through [`Aligned`].
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Wake, Waker};
 
 use crate::block::ByteRange;
 use crate::block_device::align::Aligned;
@@ -17,27 +16,7 @@ use crate::block_device::request::{Op, Reply, Request};
 use crate::block_device::seam::Seam;
 use crate::error::Kind;
 use crate::memory::buffer::IoBuf;
-
 use crate::random::Random;
-
-/// Runs a future to its end on this thread, parking between wakes.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let mut future = std::pin::pin!(future);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
 
 /// Counts how often its waker is woken.
 #[derive(Debug, Default)]

@@ -147,7 +147,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use super::*;
-    use crate::block_device::contract::block_on;
+    use crate::job::block_on;
     use crate::memory::buffer::IoBuf;
 
     struct Stub(bool);

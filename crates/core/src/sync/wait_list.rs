@@ -125,7 +125,7 @@ impl Drop for Queued<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block_device::contract::block_on;
+    use crate::job::block_on;
     use crate::sync::AtomicBool;
     use std::sync::Arc;
 

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use spillway_core::contract::block_on;
 use spillway_core::sync::{AtomicUsize, Ordering, WaitList};
-use spillway_core::{Phase, Shutdown};
+use spillway_core::{Phase, Shutdown, block_on};
 
 /// All readers of a mount.
 pub(super) struct Readers {

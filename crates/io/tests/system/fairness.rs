@@ -5,8 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use crate::toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, echo, hold, request, workers};
-use spillway_core::contract::block_on;
-use spillway_core::work;
+use spillway_core::{block_on, work};
 use spillway_io::{Limits, Listener, serve};
 
 /// Requests that each client sends at once: they fit into one large receive.

@@ -4,8 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 
 use crate::toy::{BOTH, Toy, Watch, echo, task, until, workers};
-use spillway_core::Place;
-use spillway_core::contract::block_on;
+use spillway_core::{Place, block_on};
 use spillway_io::{Limits, Listener, serve};
 
 #[test]

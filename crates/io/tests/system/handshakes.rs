@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::toy::{BOTH, ECHO, Toy, Watch, answer, echo, hold, request, until};
-use spillway_core::contract::block_on;
+use spillway_core::block_on;
 use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
 
 struct House {

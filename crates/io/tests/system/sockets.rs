@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, echo, request, until, workers};
+use spillway_core::block_on;
 use spillway_core::buffer::Buffers;
-use spillway_core::contract::block_on;
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::toy::{BOTH, ECHO, Toy, Watch, request, until};
+use spillway_core::block_on;
 use spillway_core::buffer::{self, Buffers};
-use spillway_core::contract::block_on;
 use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
 
 /// One worker, with all its buffers for this test.

@@ -4,10 +4,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::contract::{self, Subject, block_on};
+use spillway_core::contract::{self, Subject};
 use spillway_core::random::Random;
 use spillway_core::{
     Attributes, Budget, ByteRange, Excerpt, IoBuf, Kind, Op, Reply, Request, Seam, Submission, Value,
+    block_on,
 };
 use spillway_policy::compaction::Compaction;
 use spillway_sim::memory::VecRegions;

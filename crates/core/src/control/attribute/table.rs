@@ -249,7 +249,7 @@ impl<T: Send + Sync> Attributes for Table<T> {
 mod tests {
     use super::super::spec::{Unit, When};
     use super::*;
-    use crate::block_device::contract::block_on;
+    use crate::job::block_on;
     use crate::sync::{AtomicU64, Ordering};
 
     #[derive(Default)]

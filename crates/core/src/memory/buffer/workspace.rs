@@ -105,7 +105,7 @@ impl Workspace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block_device::contract::block_on;
+    use crate::job::block_on;
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Waker};

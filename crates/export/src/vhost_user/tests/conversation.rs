@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Context;
 
-use spillway_core::contract::{Wakes, block_on};
+use spillway_core::contract::Wakes;
 use spillway_core::random::Random;
 use spillway_core::session::Peer;
 use spillway_core::shared_memory::{Conversation, HEAD_LEN, Response};
-use spillway_core::{Aligned, Error};
+use spillway_core::{Aligned, Error, block_on};
 
 use super::super::inflight::{Former, Unflushed};
 use super::super::{Config, TransferLimits, VhostUserSession, protocol_feature, request};

@@ -259,7 +259,7 @@ fn a_command_that_a_reset_overtakes_is_over() {
         let device = spilling(config(), medium(100));
         device.fill(0..50, 1);
         let command = device.table.store(name, value);
-        contract::block_on(device.zram.core.reset()).unwrap();
+        block_on(device.zram.core.reset()).unwrap();
         device.zram.core.resize(4 << 20).unwrap();
         for slot in 0..100 {
             let write = Request::write(slot * PAGE as u64, IoBuf::copy_of(&page(&mut Random(slot), 100)));

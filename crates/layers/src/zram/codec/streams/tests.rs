@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::zram::page::PAGE;
-use spillway_core::contract::block_on;
+use spillway_core::block_on;
 use spillway_sim::world::World;
 use std::sync::atomic::AtomicUsize as Count;
 
