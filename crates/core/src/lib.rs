@@ -55,7 +55,7 @@ pub use block_device::request::{Flags, Op, Reply, Request};
 pub use block_device::seam::Seam;
 pub use block_device::storage::{FallocateMode, Storage};
 pub use block_device::suspend::Suspend;
-pub use block_device::{align, at_risk, contract, device, grow, request, seam, shortage, storage, suspend};
+pub use block_device::{align, at_risk, contract, device, grow, health, request, seam, storage, suspend};
 pub use control::attribute::{
     Attribute, Attributes, Column, Excerpt, Preset, Role, Spec, Switch, Table, Type, Unit, Value, When,
 };

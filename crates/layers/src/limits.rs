@@ -14,7 +14,9 @@
 //! twice for a moment. Parts cannot tell what of it is still to be acknowledged: while writes with FUA are under way, no more counts than what was
 //! acknowledged without, since the last flush. Age is that of the oldest write that no flush of the stack has covered, whatever the parts have written back meanwhile.
 //!
-//! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit writes cost two loads. The seam above checks.
+//! Needs: the seam above, which checks, and a device that never shrinks: a held write is checked once. Only what is volatile can be reset.
+//!
+//! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit a write costs two loads.
 
 mod admission;
 mod config;

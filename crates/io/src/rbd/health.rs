@@ -3,39 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::shortage::{ROOM_AFTER, Shortage};
+use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
 use spillway_core::storage::Connection;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long changes fail at once after a call was given up.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// How a cluster is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Up,
-    /// Calls wait.
-    Silent,
-    /// Calls fail.
-    Failing,
-    /// Another client has taken the lock over, for good.
-    Fenced,
-}
-
 /// How the cluster of one image is.
 pub(super) struct Health {
     image: String,
+    server: ServerHealth,
     now: Mutex<Now>,
-    /// Set once it is [`State::Fenced`].
+    /// Set once it is [`ServerState::Fenced`].
     pub(super) fence: Arc<AtomicBool>,
-    /// Of room in its pool.
-    shortage: Shortage,
 }
 
 struct Now {
-    state: State,
-    since: Duration,
-    lost: u64,
     /// When a call was last given up.
     given_up: Duration,
     /// Until then each change is tried.
@@ -46,42 +30,28 @@ struct Now {
 
 impl Health {
     pub(super) fn new(image: String, since: Duration) -> Self {
-        let now =
-            Now { state: State::Up, since, lost: 0, given_up: since, patient_until: since, doubted: false };
-        Self { image, now: Mutex::new(now), fence: Arc::default(), shortage: Shortage::default() }
-    }
-
-    fn enter(&self, state: State, at: Duration) -> Option<Duration> {
-        let mut now = self.now.lock();
-        let ended = now.state == State::Fenced || now.state == state;
-        if ended || (now.state, state) == (State::Failing, State::Silent) {
-            return None;
-        }
-        let lasted = at.saturating_sub(now.since);
-        now.lost += u64::from(now.state == State::Up);
-        (now.state, now.since) = (state, at);
-        Some(lasted)
+        let server = ServerHealth::new(ServerState::Up, since);
+        let now = Mutex::new(Now { given_up: since, patient_until: since, doubted: false });
+        Self { image, server, now, fence: Arc::default() }
     }
 
     /// A call was answered that had begun at `begun`. Where the cluster did not answer, only one that had begun before, or that asked for
     /// what no client knows by itself: what lies in no object is known. Who asked has heard that the lock is there.
     pub(super) fn answered(&self, begun: Duration, asked: bool, at: Duration) {
-        let (is_known_again, counts) = {
-            let mut now = self.now.lock();
-            let is_known_again = asked && std::mem::take(&mut now.doubted);
-            (is_known_again, now.state != State::Up && (asked || begun <= now.since))
-        };
+        let is_known_again = asked && std::mem::take(&mut self.now.lock().doubted);
         if is_known_again {
             tracing::info!("{}: the cluster knows the lock again", self.image);
         }
-        if counts && let Some(lasted) = self.enter(State::Up, at) {
+        let (state, since) = self.server.state();
+        let counts = state != ServerState::Up && (asked || begun <= since);
+        if counts && let Some(lasted) = self.server.enter(ServerState::Up, at) {
             tracing::warn!("{}: the cluster answers again after {:.1} s", self.image, lasted.as_secs_f64());
         }
     }
 
     /// A call takes long.
     pub(super) fn silent(&self, at: Duration) {
-        if self.enter(State::Silent, at).is_some() {
+        if self.server.enter(ServerState::Silent, at).is_some() {
             tracing::warn!("{}: the cluster does not answer; requests wait", self.image);
         }
     }
@@ -89,7 +59,7 @@ impl Health {
     /// A call has taken too long.
     pub(super) fn failing(&self, at: Duration) {
         self.now.lock().given_up = at;
-        if self.enter(State::Failing, at).is_some() {
+        if self.server.enter(ServerState::Failing, at).is_some() {
             tracing::error!("{}: no answer within --origin-timeout: requests fail", self.image);
         }
     }
@@ -97,7 +67,7 @@ impl Health {
     /// Another client has the lock.
     pub(super) fn fenced(&self, at: Duration) {
         self.fence.store(true, Ordering::Release);
-        if self.enter(State::Fenced, at).is_some() {
+        if self.server.enter(ServerState::Fenced, at).is_some() {
             tracing::error!(
                 "{}: fenced: another client has taken the image over; nothing is written any more, and requests \
                  fail. A write cache keeps its dirty blocks on its device",
@@ -128,7 +98,7 @@ impl Health {
 
     /// The pool has no room for a change.
     pub(super) fn refused(&self, at: Duration) {
-        if self.shortage.refused(at) {
+        if self.server.refused(at) {
             tracing::error!(
                 "{}: the pool is full or has reached its quota: writes that need more room fail (ENOSPC). Raise the quota or make room; \
                  what is dirty in a cache is tried again until then",
@@ -139,7 +109,7 @@ impl Health {
 
     /// Looks whether the pool has not refused anything for long enough.
     pub(super) fn look_for_room(&self, at: Duration) {
-        if self.shortage.ends(at) {
+        if self.server.regains_room(at) {
             tracing::warn!("{}: the pool has refused no write for {} s", self.image, ROOM_AFTER.as_secs());
         }
     }
@@ -156,25 +126,12 @@ impl Health {
     /// Whether a change fails without being tried: one call was given up a short while ago, and none was answered since. Who writes many
     /// blocks back one by one would wait for each.
     pub(super) fn refuses(&self, at: Duration) -> bool {
-        let now = self.now.lock();
-        now.state == State::Failing && (now.patient_until..now.given_up + PAUSE).contains(&at)
+        let is_paused = |now: &Now| (now.patient_until..now.given_up + PAUSE).contains(&at);
+        self.server.state().0 == ServerState::Failing && is_paused(&self.now.lock())
     }
 
     pub(super) fn connection(&self, at: Duration) -> Connection {
-        let (now, full) = (self.now.lock(), self.shortage.since());
-        let state = match now.state {
-            State::Up if full.is_some() => 5,
-            State::Up => 1,
-            State::Silent => 2,
-            State::Failing => 3,
-            State::Fenced => 4,
-        };
-        Connection {
-            state: Connection::STATES[state],
-            lasts: at.saturating_sub(full.map_or(now.since, |since| since.max(now.since))),
-            lost: now.lost,
-            unflushed: 0,
-        }
+        self.server.connection(at)
     }
 }
 

@@ -135,12 +135,12 @@ impl Image {
         threads.start(THREADS).map_err(|error| {
             Error::new(kind_of(&error), format!("{name}: its threads could not be started: {error}"))
         })?;
-        let (ended, end) = Job::new();
-        open._end = Some(end);
+        let (end, report) = Job::new();
+        open._end = Some(report);
         Ok(Self {
             locked: open.locked,
             open: Mutex::new(Some(Arc::new(open))),
-            end: Mutex::new(Some(ended)),
+            end: Mutex::new(Some(end)),
             listing: Semaphore::new(1),
             geometry,
             size: AtomicU64::new(size),

@@ -30,6 +30,7 @@ pub(super) struct Running {
 pub(super) struct Guard {
     pub(super) shutdown: Arc<Shutdown>,
     pub(super) _seat: Seat,
+    /// Dropped last: who waits for the end finds the place free.
     pub(super) _report: Report<()>,
 }
 

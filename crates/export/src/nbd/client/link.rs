@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use spillway_core::shortage::{ROOM_AFTER, Shortage};
+use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
 use spillway_core::storage::Connection;
 use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Changes, Mutex, Ordering, StickyError};
 use spillway_core::{ByteRange, Env, Kind, mutant};
@@ -57,16 +57,10 @@ pub(super) struct Link {
     answered: AtomicBool,
     /// A call was answered since the last loss of connections.
     served: AtomicBool,
-    /// Of room at the server.
-    shortage: Shortage,
+    health: ServerHealth,
     leaving: AtomicBool,
     deadline_ms: AtomicU64,
     size: AtomicU64,
-    up: AtomicBool,
-    /// When it came up or was lost, in milliseconds.
-    since_ms: AtomicU64,
-    /// Times that it was lost.
-    losses: AtomicU64,
 }
 
 impl Link {
@@ -88,13 +82,10 @@ impl Link {
             failing: AtomicBool::new(false),
             answered: AtomicBool::new(true),
             served: AtomicBool::new(true),
-            shortage: Shortage::default(),
+            health: ServerHealth::new(ServerState::Silent, Duration::ZERO),
             leaving: AtomicBool::new(false),
             deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
             size: AtomicU64::new(0),
-            up: AtomicBool::new(false),
-            since_ms: AtomicU64::new(0),
-            losses: AtomicU64::new(0),
         }
     }
 
@@ -117,29 +108,18 @@ impl Link {
 
     /// How it is, for people.
     pub(super) fn connection(&self) -> Connection {
-        let full = self.shortage.since();
-        let state = match (self.up.load(Ordering::Relaxed), self.is_failing()) {
-            (true, _) if full.is_some() => 5,
-            (true, _) => 1,
-            (false, false) => 2,
-            (false, true) => 3,
-        };
-        let since = Duration::from_millis(self.since_ms.load(Ordering::Relaxed));
-        let since = full.map_or(since, |full| full.max(since));
-        Connection {
-            state: Connection::STATES[state],
-            lasts: self.coarse_now().saturating_sub(since),
-            lost: self.losses.load(Ordering::Relaxed),
-            unflushed: self.journal.lock().bytes(),
-        }
+        let unflushed = self.journal.lock().bytes();
+        let shown = self.health.connection(self.coarse_now());
+        // How long that lasts counts from the loss on, also once calls fail.
+        let fails = self.is_failing() && shown.state == Connection::STATES[ServerState::Silent as usize];
+        let state = if fails { Connection::STATES[ServerState::Failing as usize] } else { shown.state };
+        Connection { state, unflushed, ..shown }
     }
 
     /// It is lost, or there again.
     pub(super) fn set_up(&self, up: bool) {
-        if self.up.swap(up, Ordering::Relaxed) != up {
-            self.since_ms.store(self.coarse_now().as_millis() as u64, Ordering::Relaxed);
-            self.losses.fetch_add(u64::from(!up), Ordering::Relaxed);
-        }
+        let state = if up { ServerState::Up } else { ServerState::Silent };
+        self.health.enter(state, self.coarse_now());
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -211,7 +191,7 @@ impl Link {
 
     /// The server has no room for a change.
     pub(super) fn refused(&self) {
-        if self.shortage.refused(self.coarse_now()) {
+        if self.health.refused(self.coarse_now()) {
             tracing::error!(
                 "{}: the server has no room: writes that need more fail (ENOSPC). Make room there; what is dirty in a cache is tried again \
                  until then",
@@ -222,7 +202,7 @@ impl Link {
 
     /// Looks whether the server has not refused anything for long enough.
     pub(super) fn look_for_room(&self) {
-        if self.shortage.ends(self.coarse_now()) {
+        if self.health.regains_room(self.coarse_now()) {
             let (address, seconds) = (&self.settings.address, ROOM_AFTER.as_secs());
             tracing::warn!("{address}: the server has refused no write for {seconds} s");
         }
@@ -230,7 +210,7 @@ impl Link {
 
     /// Whether the server has refused a change for lack of room a short while ago.
     pub(super) fn is_full(&self) -> bool {
-        self.shortage.since().is_some()
+        self.health.is_full()
     }
 
     fn submit(&self, call: Call) {
