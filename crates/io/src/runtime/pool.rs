@@ -268,25 +268,25 @@ impl PoolThread {
         pays: impl Fn() -> bool,
         failed: &dyn Fn(&io::Error),
     ) {
-        runtime.enter(|| self.run(&runtime, backoff, pays, Waits::new(&runtime, failed)));
+        runtime.enter(|| self.run(backoff, pays, Waits::new(&runtime, failed)));
         SPENT.take();
         close(runtime);
         let unread = self.mail.lock().take();
         drop(unread);
     }
 
-    fn run(
-        &self,
-        runtime: &Runtime,
-        mut backoff: IdleBackoff,
-        pays: impl Fn() -> bool,
-        mut waits: Waits<'_>,
-    ) {
+    fn run(&self, mut backoff: IdleBackoff, pays: impl Fn() -> bool, mut waits: Waits<'_>) {
         let stopping = || self.stopping.load(Ordering::Acquire);
         loop {
             let mail = self.open_mail();
             let before = TASKS_POLLED.get();
-            let more = runtime.run() | mail | SPENT.with_borrow(|spent| !spent.is_empty());
+            let mut ready = waits.runtime.run();
+            let polled = TASKS_POLLED.get().wrapping_sub(before);
+            // What a task passes to another does not wait for a look at the ring, unless many have run or one was long.
+            if ready && polled < TASKS_BETWEEN_POLLS_BACKGROUND && SPENT.with_borrow(Vec::is_empty) {
+                ready = waits.runtime.run();
+            }
+            let more = ready | mail | !SPENT.with_borrow(Vec::is_empty);
             // The last task to be finished may just have been: nothing would wake the thread any more.
             if stopping() && detached() == 0 {
                 return;

@@ -48,7 +48,7 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 
 /// The waits of one thread.
 pub(crate) struct Waits<'a> {
-    runtime: &'a Runtime,
+    pub(crate) runtime: &'a Runtime,
     /// Told of errors that may not pass.
     failed: &'a dyn Fn(&io::Error),
     refused: u32,

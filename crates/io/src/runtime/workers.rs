@@ -28,7 +28,7 @@ use crate::runtime::pool::{AbortOnPanic, Crew, Pool, Post, TASKS_BETWEEN_POLLS_B
 /// Workers at most; more cores than this are left to other things.
 pub const WORKERS_MAX: usize = 256;
 
-/// Tasks that run between two looks at the ring of a worker.
+/// Tasks that run between two looks at the ring of a worker; up to three more, where so few have woken others.
 const TASKS_BETWEEN_POLLS: usize = 16;
 
 /// How many threads, and what carries their I/O.

@@ -3,12 +3,12 @@
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
-use spillway_core::sync::{AtomicUsize, Ordering};
+use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
 use spillway_core::{Place, task};
 
 use super::others_first;
@@ -71,6 +71,40 @@ fn who_is_answered_in_a_turn_of_another_is_next() {
         workers.run_on(0, task(move || busy));
         workers.run_on(0, task(bystander));
         assert_eq!(counted.recv().unwrap(), TURNS, "{driver:?}");
+        workers.stop();
+    }
+}
+
+/// It does not see yet what the other task has made ready there.
+#[test]
+fn who_is_woken_by_another_task_does_not_wait_for_the_ring() {
+    for driver in [DriverChoice::IoUring, DriverChoice::Poll] {
+        let workers =
+            Workers::start(WorkersOptions { count: 1, driver, ..WorkersOptions::default() }).unwrap();
+        let [begin, end] = [(); 2].map(|()| Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
+        let (waiting, (sees, seen)) = (Arc::new(Mutex::new(None::<Waker>)), mpsc::channel());
+        let (known, awaited) = (waiting.clone(), end.clone());
+        let second = move || {
+            let mut ended = Awaited::new(&awaited, Event::Readable);
+            poll_fn(move |context| {
+                *known.lock() = Some(context.waker().clone());
+                let poll = ended.poll(context);
+                sees.send(poll.is_ready()).unwrap();
+                poll
+            })
+        };
+        workers.run_on(0, task(second));
+        assert!(!seen.recv().unwrap(), "{driver:?}: nobody has ended it");
+        let event = begin.clone();
+        let first = move || async move {
+            turn_of(&event).await;
+            write(&end, &1u64.to_ne_bytes()).unwrap();
+            let second = waiting.lock().take().unwrap();
+            second.wake();
+        };
+        workers.run_on(0, task(first));
+        write(&begin, &1u64.to_ne_bytes()).unwrap();
+        assert_eq!([(); 2].map(|()| seen.recv().unwrap()), [false, true], "{driver:?}");
         workers.stop();
     }
 }
