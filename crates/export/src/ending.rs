@@ -70,6 +70,8 @@ impl Ending {
     }
 
     fn flushed(&mut self, export: &Export, reply: &Reply) {
+        let begun = matches!(self, Ending::WindDown | Ending::Flushing(_));
+        assert!(begun, "a last flush ends that has not begun");
         if let Err(kind) = reply.result {
             let (export, error) = (export.name(), kind.errno_name());
             tracing::error!(export, error, "the last flush of a connection failed");

@@ -76,11 +76,10 @@ const FAULTS: [Fault; 12] = [
 #[test]
 fn connections_that_are_cut_and_replies_that_are_wrong_cost_nothing() {
     let (filters, retry) = (["--filter=retry", "--filter=error"], ["retry-delay=1", "error-pwrite-rate=1%"]);
-    let starts: [&dyn Fn(&Path) -> Upstream; 3] = [
-        &|file| Upstream::qemu(file, &["-e", "8"]),
-        &|file| nbdkit(&["file", text(file)]),
-        &|file| nbdkit(&[&filters[..], &["file", text(file)], &retry].concat()),
-    ];
+    let starts: [&dyn Fn(&Path) -> Upstream; 3] =
+        [&|file| Upstream::qemu(file, &["-e", "8"]), &|file| nbdkit(&["file", text(file)]), &|file| {
+            nbdkit(&[&filters[..], &["file", text(file)], &retry].concat())
+        }];
     for upstream in starts {
         let (_folder, file) = file();
         let upstream = upstream(&file);

@@ -98,6 +98,8 @@ impl Endpoints {
         idle: Option<Duration>,
         peers: Arc<Peers>,
     ) -> Self {
+        let speaks_tls = protection.policy != nbd::TlsPolicy::Off;
+        assert_eq!(speaks_tls, protection.certificates.is_some(), "TLS, and certificates for it");
         Self {
             sessions: nbd::Config { tls: protection.policy, ..sessions },
             protection,
@@ -240,7 +242,8 @@ impl Endpoints {
             Arc::new(move || Box::new(HttpSession::new(devices.clone(), rights.clone())));
         let limits =
             Limits { connections_max: HTTP_CONNECTIONS_MAX, idle: Some(HTTP_IDLE), ..Limits::default() };
-        self.http = Some((serve(listener, workers, new_session, limits), place));
+        let before = self.http.replace((serve(listener, workers, new_session, limits), place));
+        assert!(before.is_none(), "HTTP is served at two places");
     }
 
     /// How to get to HTTP.

@@ -140,6 +140,8 @@ impl Server {
     /// Lets virtual machine monitors in.
     fn start_guests(&mut self, config: &ServerConfig, charges: Vec<Charge>) -> Result<()> {
         let devices = self.devices.all();
+        let guests = devices.iter().filter(|device| device.guest.is_some()).count();
+        assert_eq!(guests, charges.len(), "devices with guests, and what is charged for each");
         let asked_for = devices.iter().filter_map(|device| Some((device, device.guest.as_ref()?)));
         for ((device, guest), charge) in asked_for.zip(charges) {
             let listener = listening::guest(&self.builder.folder, &guest.plan.path, config)?;

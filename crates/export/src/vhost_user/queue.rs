@@ -238,7 +238,9 @@ impl BlockQueue {
         transfer: Transfer,
         mut buf: IoBuf,
     ) -> Result<(), Broken> {
-        self.segments -= spilled(&transfer);
+        let held = spilled(&transfer);
+        assert!(self.segments >= held, "a request gives back {held} pieces of {}", self.segments);
+        self.segments -= held;
         let Transfer { mut ticket, offset, readable } = transfer;
         self.segments += spare_of(&ticket.writable);
         let range = spillway_core::ByteRange::new(offset.min(u64::MAX - buf.len() as u64), buf.len() as u64);

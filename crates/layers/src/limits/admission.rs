@@ -77,7 +77,8 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        let before = self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "a wait ends that has not begun");
     }
 }
 

@@ -262,6 +262,7 @@ impl Core {
                     let (blocks, whole) = (piece.blocks.start..end, end == piece.blocks.end);
                     if !beside {
                         folio.state.begin_read(blocks.clone());
+                        assert!(folio.fills < u16::MAX, "reads of a folio are counted in 16 bits");
                         folio.fills += 1;
                         if !ahead {
                             let bytes = self.places.range(piece.folio, &blocks).len;

@@ -98,6 +98,7 @@ impl Space {
     pub(super) fn give(&self, segment: u32, end: impl FnOnce()) {
         let mut state = self.state.lock();
         end();
+        assert!(!self.free.has(segment.into()), "segment {segment} is given back once");
         self.free.mark(segment.into());
         state.count += 1;
     }

@@ -77,11 +77,14 @@ impl OpenSegment {
         self.records += claim.records();
         self.room += room + if claim.pad > 0 { room_of(claim.pad) as usize } else { 0 };
         self.claims += 1;
+        let end = self.data_end + tail_len(self.records);
+        assert!(end <= layout.segment_bytes(), "segment {} takes {end} bytes with its summary", self.segment);
         Some(claim)
     }
 
     /// The end of the segment as it is to be written.
     pub(super) fn into_tail(mut self, low_uuid: u64) -> Tail {
+        assert_eq!(self.claims, 0, "segment {} is closed after its last claim", self.segment);
         let footer = Footer {
             low_uuid,
             seq: self.seq,
@@ -183,6 +186,7 @@ impl Streams {
         let places = segment.tail.chunks_exact_mut(RECORD_LEN).skip(claim.first);
         let count = places.zip(records).map(|(at, record)| at.copy_from_slice(&record.encode())).count();
         assert_eq!(count, claim.records(), "records of {claim:?}");
+        assert!(segment.claims > 0, "a claim ends that has not begun: {claim:?}");
         segment.claims -= 1;
         let last = segment.claims == 0;
         last && state.sealed.iter().any(|sealed| sealed.segment == claim.segment)
@@ -209,6 +213,7 @@ impl Streams {
     /// A segment was closed, or its end written again; its end is `owed` where that found no room.
     pub(super) fn closed(&self, owed: Option<Tail>) {
         let mut state = self.0.lock();
+        assert!(state.closing > 0, "a segment is closed that was not taken for that");
         state.closing -= 1;
         state.owed.extend(owed);
     }

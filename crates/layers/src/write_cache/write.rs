@@ -203,6 +203,8 @@ impl Core {
         origin: OriginBlock,
         mut bytes: IoBuf,
     ) -> (Result<Epoch, Kind>, IoBuf) {
+        let reserved = u64::from(reservation.len) * self.block_bytes();
+        assert!(bytes.len() as u64 == reserved, "bytes for the blocks that are reserved");
         if mutant::on("write_cache: overwrite a version in place") {
             let reading = Box::pin(self.look_up(origin, 1)).await;
             let Part { device, at, len } = self.source(&reading.stretches[0], origin);

@@ -74,6 +74,7 @@ impl Lap {
     /// A batch that counted for lap `number` has ended. What was in flight when this one began, and has succeeded, needs no other try.
     pub(super) fn end(&mut self, number: u64, bytes: u64, result: Result<(), Kind>) {
         if number == self.number {
+            assert!(self.in_flight > 0, "a batch of lap {number} ends that has not begun");
             self.in_flight -= 1;
             self.failed = self.failed.or(result.err());
         } else if result.is_ok() {

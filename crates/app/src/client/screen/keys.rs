@@ -38,6 +38,7 @@ impl Keys {
     pub(super) fn next(&mut self) -> Option<Key> {
         loop {
             let (count, key) = first(&self.0)?;
+            assert!((1..=self.0.len()).contains(&count), "a key of {count} bytes, of {}", self.0.len());
             self.0.drain(..count);
             if key.is_some() {
                 return key;

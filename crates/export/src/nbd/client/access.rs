@@ -276,7 +276,8 @@ struct Freeing(Arc<Access>);
 
 impl Drop for Freeing {
     fn drop(&mut self) {
-        self.0.freeing.store(false, Ordering::Release);
+        let before = self.0.freeing.swap(false, Ordering::Release);
+        assert!(before, "a flush that frees room ends and has not begun");
     }
 }
 

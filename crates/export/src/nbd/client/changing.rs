@@ -61,6 +61,7 @@ impl Changing {
         let later = self.waiting.range_mut(number..).filter(|(_, other)| other.range.overlaps(range));
         let mut free = Vec::new();
         for (&number, other) in later {
+            assert!(other.before > 0, "change {number} waits, and for none");
             other.before -= 1;
             free.extend((other.before == 0).then_some(number));
         }

@@ -120,7 +120,8 @@ impl Transmission {
         self.pushed += (out.len() - before) as u64;
         call.first_sent.get_or_insert(now);
         let sent = Sent { call, at: now, payload_end: self.pushed, filled: Vec::new(), failure: None };
-        self.sent.insert(self.cookie, sent);
+        let twice = self.sent.insert(self.cookie, sent);
+        assert!(twice.is_none(), "cookie {} is used once", self.cookie);
     }
 
     /// Takes bytes, and answers calls. All are taken, until the connection is broken or the turn is spent.

@@ -19,7 +19,9 @@ impl BlockQueue {
     ) -> Result<(), Broken> {
         let Outcome::Io(Reply { result, buf }) = outcome;
         if matches!(ticket.command, Command::Read | Command::Write) {
-            self.segments -= spare_of(&ticket.writable);
+            let held = spare_of(&ticket.writable);
+            assert!(self.segments >= held, "an answer gives back {held} pieces of {}", self.segments);
+            self.segments -= held;
         }
         if result.is_err() {
             return self.finish(memory, ticket, status::IO_ERROR, &[]);

@@ -55,7 +55,8 @@ pub(super) struct Queued(Arc<Core>);
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        self.0.queued.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.queued.fetch_sub(1, Ordering::Relaxed);
+        assert!(before > 0, "a batch waits no longer that has not waited");
     }
 }
 
@@ -118,7 +119,8 @@ impl Core {
             }
             shard.dirty.ended(batch.region, batch.end, again);
             self.dirty.fetch_add(again, Ordering::Relaxed);
-            self.moving.fetch_sub(blocks, Ordering::Relaxed);
+            let before = self.moving.fetch_sub(blocks, Ordering::Relaxed);
+            assert!(before >= blocks, "{blocks} blocks end of {before} that are written back");
             let takes = batch.dropped && !self.writeback.has_ended();
             let takes = takes && shard.dirty.is_due(batch.region, self.due());
             takes.then(|| self.batch(&mut shard, batch.region))

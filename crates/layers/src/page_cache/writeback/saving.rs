@@ -82,6 +82,9 @@ impl Core {
         region: RegionNumber,
         range: ByteRange,
     ) -> Result<(), Kind> {
+        let whole = self.places.region_range(region);
+        let ends_there = range.offset + range.len <= whole.offset + whole.len;
+        assert!(whole.offset <= range.offset && ends_there, "{range:?} lies in {region:?}");
         let mut saving = Saving { core: self.clone(), region, range, entered: None, covers: None };
         let batch = self.changes.until(|| saving.next()).await;
         drop(saving);

@@ -207,6 +207,7 @@ impl CheckpointEntry {
 
     /// Notes that a record is live.
     pub fn set(&mut self, record: usize) {
+        assert!(record < self.records as usize, "record {record} of {}", self.records);
         self.live[record / 64] |= 1 << (record % 64);
     }
 

@@ -333,6 +333,7 @@ impl Opening {
         first[..SUPERBLOCK_LEN].copy_from_slice(&begun);
         metadata.write(0, first, true).await.result?;
         let total = opened.layout.metadata_bytes();
+        assert!(total.is_multiple_of(block), "the metadata is whole blocks");
         let work = self.works.begin(WorkKind::Format, Some(total));
         let (mut from, blocks) = (0, total / block);
         while from < blocks {

@@ -345,7 +345,8 @@ impl Drop for Taken<'_> {
         }
         stream.used.store(0, Ordering::Relaxed);
         let Some((ticket, waker)) = self.streams.next_waiter() else { return };
-        stream.kept_for.store(ticket, Ordering::Relaxed);
+        let before = stream.kept_for.swap(ticket, Ordering::Relaxed);
+        assert_eq!(before, NO_TICKET, "a stream in use is kept for nobody");
         drop(guard);
         waker.wake();
     }

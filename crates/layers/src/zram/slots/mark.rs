@@ -59,6 +59,8 @@ pub(crate) struct Away {
 impl Away {
     fn word(self) -> u64 {
         let Location { segment, offset } = self.at;
+        let fits = segment >> (u64::BITS - SEGMENT_SHIFT) == 0 && u64::from(offset) <= OFFSET;
+        assert!(fits, "{:?} fits its bits", self.at);
         u64::from(segment) << SEGMENT_SHIFT
             | u64::from(offset) << OFFSET_SHIFT
             | u64::from(self.crc) & LOW_CRC

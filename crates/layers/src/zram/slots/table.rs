@@ -317,6 +317,7 @@ impl Table {
         let Some(mut locked) = self.lock(picked.index) else { return false };
         let same = locked.get() == picked.object;
         if same {
+            assert!(locked.mark.is_picked(), "{:?} is put back, and was not picked", picked.index);
             locked.mark = changed(locked.mark.unpicked());
         }
         same

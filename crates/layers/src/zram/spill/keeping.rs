@@ -235,6 +235,7 @@ impl<'a> Others<'a> {
         let added = self.batch.push(index.0, named, bytes);
         if added {
             self.all.push((index, slot, codec));
+            assert_eq!(self.all.len(), self.batch.len(), "each record has its slot");
         }
         added
     }

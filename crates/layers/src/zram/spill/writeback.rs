@@ -198,6 +198,7 @@ impl<'a> Run<'a> {
 
     /// Everything before `slot` was looked at.
     fn reach(&self, slot: u64) {
+        assert!(slot >= self.first, "slot {slot} of a scan from {} on", self.first);
         let looked_at = self.passed + slot - self.first;
         self.work.iter().for_each(|work| work.reach(looked_at * PAGE as u64));
     }

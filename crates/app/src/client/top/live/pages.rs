@@ -36,6 +36,8 @@ pub(super) struct Overview<'a> {
 
 /// The sums and the servers' memory, the table, the state of the selected device, and keys.
 pub(super) fn table(view: &mut Overview<'_>, width: usize, height: usize) -> Vec<Line> {
+    let is_row = view.selected < view.rows.len() || view.rows.is_empty();
+    assert!(is_row, "row {} of {} is selected", view.selected, view.rows.len());
     let mut lines = head(view, width);
     if lines.len() * HEAD_SHARE > height {
         lines.clear();
