@@ -132,7 +132,7 @@ fn cost(kind: usize, [size, held]: Point, set: &Arc<Pages>, requests: u64) -> Re
         1 => {
             let config = page_cache::Config {
                 page_cache_bytes_max: Some(2 * held + 64 * MIB),
-                readahead_bytes_max: 0,
+                readahead_bytes_max: Some(0),
                 ..Default::default()
             };
             let below = Arc::new(Lasting(Seam::new(null::Null::new(&null::Config { size })?)));

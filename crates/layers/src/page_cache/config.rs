@@ -76,6 +76,12 @@ const PERCENT: Type = Type::Number(0, 100);
 /// Largest window of readahead.
 const READAHEAD_MAX: u64 = 64 << 20;
 
+/// The same where none is given.
+const READAHEAD: u64 = 1 << 20;
+
+/// The same over a device that prefers larger requests, at most: an object of a cluster.
+const READAHEAD_LARGE: u64 = 4 << 20;
+
 /// Smallest folio, unless blocks are larger.
 const FOLIO_MIN: u64 = 4096;
 
@@ -105,8 +111,8 @@ options! {
         .unit(Unit::Percent).preset(Preset::Number(20));
     Live dirty_expire: u64 = Type::Number(1, 86_400_000), "Write back blocks this long after they became dirty, from 15/16 of it on"
         .unit(Unit::Milliseconds).preset(Preset::Number(30_000));
-    Live readahead_bytes_max: u64 = Type::Number(0, READAHEAD_MAX), "Largest window that is read ahead of a stream of reads; 0 for none"
-        .unit(Unit::Bytes).preset(Preset::Number(1 << 20));
+    Live readahead_bytes_max: Option<u64> = Type::Number(0, READAHEAD_MAX), "Largest window that is read ahead of a stream of reads; 0 for none"
+        .unit(Unit::Bytes).preset(Preset::Words("1M, or what the device below prefers if that is more, up to 4M"));
     .. besides {
         /// How the cache is cut.
         cut: Cut,
@@ -119,11 +125,16 @@ options! {
 const BLOCK: u64 = 4096;
 
 impl Config {
-    /// The same with a block that fits the device below, where none is given.
+    /// The same with a block and a window of readahead that fit the device below, where none is given.
     pub(super) fn over(&self, below: &Geometry) -> Self {
         let whole = 1 << (below.size | BLOCK).trailing_zeros();
         let block = below.block_size.bytes().max(whole);
-        Self { block_size: self.block_size.or(Some(block)), ..self.clone() }
+        let window = u64::from(below.optimal_io).clamp(READAHEAD, READAHEAD_LARGE);
+        Self {
+            block_size: self.block_size.or(Some(block)),
+            readahead_bytes_max: self.readahead_bytes_max.or(Some(window)),
+            ..self.clone()
+        }
     }
 }
 
@@ -135,6 +146,11 @@ impl Settings {
     /// Bytes of the smallest folio.
     pub(super) fn folio_min(&self) -> u64 {
         self.folio_size.unwrap_or(self.block_size().bytes().max(FOLIO_MIN))
+    }
+
+    /// Bytes of the largest window of readahead.
+    pub(super) fn readahead_bytes_max(&self) -> u64 {
+        self.readahead_bytes_max.get().unwrap_or(READAHEAD)
     }
 
     fn fits(&self) -> Result<(), Error> {

@@ -39,8 +39,8 @@ struct Run<'a> {
 
 impl Core {
     fn limits(&self) -> Limits {
-        let window_max = self.settings.readahead_bytes_max.get().min(self.window_part())
-            & !(self.places.block_bytes() - 1);
+        let window_max =
+            self.settings.readahead_bytes_max().min(self.window_part()) & !(self.places.block_bytes() - 1);
         let windows = self.streams.bounds.windows as usize;
         Limits { size: self.geometry().size, window_max, unit: self.places.unit_bytes(), windows }
     }
@@ -70,7 +70,7 @@ impl Core {
     }
 
     fn reads_ahead(&self) -> bool {
-        !self.writeback.has_ended() && !self.is_waited_for() && self.settings.readahead_bytes_max.get() > 0
+        !self.writeback.has_ended() && !self.is_waited_for() && self.settings.readahead_bytes_max() > 0
     }
 
     /// Begins to read the windows that are due, as far as there is place for them.

@@ -36,7 +36,7 @@ fn beside(folio: u64) -> Result<[f64; 2]> {
     let config = Config {
         page_cache_bytes_max: Some(CACHE),
         folio_size: Some(folio),
-        readahead_bytes_max: 0,
+        readahead_bytes_max: Some(0),
         ..Config::default()
     };
     let order = drawn_order((2 * CACHE / folio) as usize, Random(folio).draw() as usize);

@@ -207,7 +207,7 @@ fn measure(mode: &Config, beside: bool, [bytes_per_second, seek_us]: [u64; 2]) -
     let config = Config {
         page_cache_bytes_max: Some(MEMORY),
         dirty_background_ratio: BACKGROUND,
-        readahead_bytes_max: 0,
+        readahead_bytes_max: Some(0),
         ..mode.clone()
     };
     let regions: Arc<dyn Regions> = Arc::new(MmapRegions);

@@ -86,7 +86,7 @@ fn random_reads_cause_nothing_and_0_switches_it_off() {
     let house = numbered(&mebibytes(), slow());
     scattered(300).for_each(|block| house.read_and_rest(block));
     assert_eq!(house.number("readahead_bytes"), 0);
-    let off = numbered(&Config { readahead_bytes_max: 0, ..mebibytes() }, slow());
+    let off = numbered(&Config { readahead_bytes_max: Some(0), ..mebibytes() }, slow());
     (0..300).for_each(|block| off.read_and_rest(block));
     assert_eq!((off.number("readahead_bytes"), off.below.take(Op::Read).len()), (0, 300));
 }
@@ -140,6 +140,56 @@ fn what_is_written_or_discarded_while_it_is_read_ahead_keeps_its_newer_content()
     assert_eq!(house.ask(Request::bare(Op::WriteZeroes, range)).result, Ok(()));
     while house.world.go_on() {}
     assert_eq!(house.read(103, 6), [103, 104, 255, 106, 0, 108]);
+}
+
+const M: u64 = 1 << 20;
+
+/// Prefers requests of so many bytes.
+struct Preferring(Arc<Recorder>, u32);
+
+impl BlockDevice for Preferring {
+    fn geometry(&self) -> Geometry {
+        Geometry { optimal_io: self.1, ..self.0.geometry() }
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        self.0.submit(request)
+    }
+}
+
+/// A cache of so many bytes over such a disk.
+fn preferring(optimal_io: u32, bytes: u64, readahead_bytes_max: Option<u64>) -> House {
+    let mut house = numbered(&mebibytes(), slow());
+    let config = Config { page_cache_bytes_max: Some(bytes), readahead_bytes_max, ..mebibyte() };
+    let below = Arc::new(Preferring(house.below.clone(), optimal_io));
+    let regions: Arc<dyn Regions> = house.regions.clone();
+    house.budget = Budget::new(512 * M);
+    let opened =
+        PageCache::open(&config, below, house.world.clone(), &regions, &house.budget, Works::default());
+    house.cache = opened.expect("it opens").0;
+    house
+}
+
+#[test]
+fn windows_reach_up_to_what_the_device_below_prefers_where_memory_allows() {
+    for (optimal_io, bytes, given, shown, reach) in [
+        (4 << 20, 256 * M, None, 4 * M, 4 * M..8 * M),
+        (32 << 20, 256 * M, None, 4 * M, 4 * M..8 * M),
+        (4 << 20, 256 * M, Some(M), M, M..2 * M),
+        (4096, 256 * M, None, M, M..2 * M),
+        (4 << 20, 12 * M, None, 4 * M, M / 4..M * 3 / 4),
+    ] {
+        let house = preferring(optimal_io, bytes, given);
+        assert_eq!(house.number("readahead_bytes_max"), shown);
+        let (mut end, mut ahead) = (0, 0);
+        for block in (0..2048).step_by(32) {
+            assert_eq!(house.read(block, 32)[31], ((block + 31) % 251) as u8);
+            while house.world.go_on() {}
+            end = house.below.take(Op::Read).iter().map(|(at, len)| at + len).fold(end, u64::max);
+            ahead = ahead.max(end - ((block + 32) * BLOCK) as u64);
+        }
+        assert!(reach.contains(&ahead), "{ahead} bytes ahead, not {reach:?}");
+    }
 }
 
 /// Tasks that are no windows, at most: those of reclaim and of the file below.

@@ -94,7 +94,7 @@ pub(super) fn met(house: &House, number: usize) -> [u64; 7] {
 
 #[test]
 fn reads_count_where_their_folio_is() {
-    let config = Config { readahead_bytes_max: 0, ..small_and_large() };
+    let config = Config { readahead_bytes_max: Some(0), ..small_and_large() };
     let house = House::new(&config);
     let block = BLOCK as u64;
     let mut used = [false; 2];
