@@ -147,9 +147,10 @@ pub(crate) enum Command {
     Reset(DeviceOption),
     /// Make a device larger while it is in use
     ///
-    /// A RAM disk takes SIZE. A disk, and a cache, take what the file or device below has by then: make that larger first. Programs with
-    /// the device's file see the new size at once, and attached block devices when this is run as root; NBD clients when they connect
-    /// again. A file system on it is made larger by its own tools, such as resize2fs or xfs_growfs.
+    /// A RAM disk takes SIZE. A disk, and a cache, make their file or RBD image that large; without SIZE they take what that, or the block
+    /// device or export below, has by then. Programs with the device's file see the new size at once, and attached block devices when
+    /// this is run as root; NBD clients when they connect again. A file system on it is made larger by its own tools, such as resize2fs
+    /// or xfs_growfs.
     #[command(after_long_help = RESIZE_EXAMPLES)]
     Resize(ResizeOptions),
     /// Write back everything in a write cache, and keep the cache empty
@@ -238,6 +239,7 @@ mod tests {
             "spillway save ram0 ram0.img --force",
             "spillway load ram0 ram0.img --format qcow2 --shared",
             "spillway resize ram0 8G",
+            "spillway resize disk0 200G",
             "spillway resize cache0",
             "spillway attach ram0 --mkfs ext4 --force --shared /mnt/data",
             "spillway attach ram0",

@@ -260,21 +260,40 @@ fn an_image_that_grew_makes_the_device_larger() {
     }
 }
 
-/// Whether the size is one that the device may give its image or not.
 #[test]
-fn a_device_that_is_given_a_size_has_that_of_its_image() {
+fn a_device_that_is_given_a_size_gives_it_to_its_image_and_never_shrinks_it() {
     let cluster = Cluster::shared();
-    let image = cluster.image("given a size", SIZE);
-    let server = plain(cluster, Arc::default(), &image).start();
-    for size in ["24M", "8M", "24M"] {
-        let said = server.spillway(&["resize", "d", size]);
-        assert!(said.code == Some(0) || !said.err.is_empty(), "{said}");
-        assert_eq!(server.client().size, cluster.size(&image), "{said}");
-        assert!(said.code != Some(0) || size == "24M", "it has shrunk: {said}");
+    for (name, stack) in STACKS {
+        let image = cluster.image(&format!("given a size under {name}"), SIZE);
+        let mut server = stack(cluster, Arc::default(), &image).start();
+        let size = |mib: usize| {
+            let bytes = (mib * MIB) as u64;
+            assert_eq!([server.client().size, cluster.size(&image)], [bytes; 2], "{name}");
+        };
+        server.spillway(&["resize", "d", "24M"]).well();
+        size(24);
+        server.spillway(&["resize", "d", "8M"]).refused(USAGE, "cannot shrink");
+        resize_image(cluster, &image, 40);
+        server.spillway(&["resize", "d", "32M"]).refused(USAGE, "there are 41943040 bytes, not 33554432");
+        server.spillway(&["resize", "d", "48M"]).well();
+        size(48);
+        let bytes = pattern::random(1, 0, MIB);
+        server.client().write(47 << 20, &bytes).expect("a write behind the former end");
+        settle(&server, name);
+        stop(&mut server);
+        assert!(cluster.export(&image)[47 * MIB..] == bytes, "{name}");
     }
-    resize_image(cluster, &image, 32);
-    server.spillway(&["resize", "d", "32M"]).well();
-    assert_eq!(server.client().size, 32 << 20);
+}
+
+#[test]
+fn a_snapshot_keeps_its_size() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("a snapshot that is given a size", SIZE);
+    cluster.rbd(&["snap", "create", "--no-progress", &format!("{image}@then")]);
+    let launch = plain(cluster, Arc::default(), &format!("{image}@then")).flag("--read-only");
+    let server = launch.start();
+    server.spillway(&["resize", "d", "24M"]).refused(USAGE, "there are 16777216 bytes, not 25165824");
+    assert_eq!([server.client().size, cluster.size(&image)], [(SIZE * MIB) as u64; 2]);
 }
 
 /// A part of a request that is left of the end is no reason for it to succeed.

@@ -90,19 +90,22 @@ fn a_refused_size_leaves_the_spill_file_as_it_was() {
 }
 
 #[test]
-fn a_disk_grows_after_its_file() {
-    ["none", "writeback"].into_iter().for_each(grows_after_its_file);
+fn a_disk_grows_with_its_file() {
+    ["none", "writeback"].into_iter().for_each(grows_with_its_file);
 }
 
-fn grows_after_its_file(page_cache: &str) {
+fn grows_with_its_file(page_cache: &str) {
     let folder = Arc::new(Scratch::new());
     let origin = folder.join("origin");
     set_len(&origin, 4 * MIB);
     let server = Launch::disk(folder, &origin).with("--page-cache", page_cache).start();
-    server.spillway(&["resize", "disk0", "8M"]).refused(USAGE, "truncate -s 8388608");
     set_len(&origin, 8 * MIB);
     assert_eq!(size_of(&server), 4 << 20, "not before it is asked for");
-    server.spillway(&["resize", "disk0", "8M"]).well();
+    server.spillway(&["resize", "disk0", "6M"]).refused(USAGE, "there are 8388608 bytes, not 6291456");
+    server.spillway(&["resize", "disk0", "8388609"]).refused(USAGE, "");
+    assert_eq!(origin.metadata().expect("a file").len(), 8 << 20, "what is refused changes nothing");
+    server.spillway(&["resize", "disk0", "16M"]).well();
+    assert_eq!((size_of(&server), origin.metadata().expect("a file").len()), (16 << 20, 16 << 20));
     let mut client = server.client();
     client.write(7 << 20, &[9; 4096]).expect("what is new");
     client.ask(command::FLUSH, 0, 0).expect("a flush");
@@ -150,6 +153,7 @@ fn a_disk_grows_after_its_block_device() {
     let server = Launch::disk(folder.clone(), device.path()).start();
     set_len(&image, 16 * MIB);
     tool::run("losetup", &[Path::new("--set-capacity"), device.path()]).well();
+    server.spillway(&["resize", "disk0", "32M"]).refused(USAGE, "there are 16777216 bytes, not 33554432");
     server.spillway(&["resize", "disk0"]).well();
     assert_eq!(size_of(&server), 16 << 20);
     server.client().write(15 << 20, &[1; MIB]).expect("what is new");
@@ -157,7 +161,7 @@ fn a_disk_grows_after_its_block_device() {
 
 /// The cache knows its larger origin, whatever becomes of the server.
 #[test]
-fn a_cache_grows_after_its_origin_and_is_found_again_after_a_kill() {
+fn a_cache_grows_with_its_origin_and_is_found_again_after_a_kill() {
     let folder = Arc::new(Scratch::new());
     let (origin, cache) = (folder.join("origin"), folder.join("cache"));
     set_len(&origin, 8 * MIB);
@@ -166,7 +170,6 @@ fn a_cache_grows_after_its_origin_and_is_found_again_after_a_kill() {
     let launch = launch.with("--low-watermark", "100");
     let mut server = launch.clone().start();
     server.client().write(0, &[1; 4096]).expect("a write");
-    set_len(&origin, 32 * MIB);
     server.spillway(&["resize", "cache0", "32M"]).well();
     let mut client = server.client();
     assert_eq!(client.size, 32 << 20);

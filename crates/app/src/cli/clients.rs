@@ -21,7 +21,7 @@ Examples:
 pub(super) const RESIZE_EXAMPLES: &str = "\
 Examples:
   spillway resize ram0 8G
-  truncate -s 200G image.raw && spillway resize disk0
+  spillway resize disk0 200G
   lvextend -L 200G vg/slow && spillway resize cache0";
 
 pub(super) const SAVE_EXAMPLES: &str = "\
@@ -171,7 +171,7 @@ pub(crate) struct ResizeOptions {
     /// Name of the device
     pub(crate) device: String,
 
-    /// New size, such as 8G; what the file or device below has where it is left out
+    /// New size, such as 8G; what there is below by now where it is left out
     #[arg(value_parser = size::parse)]
     pub(crate) size: Option<u64>,
 }

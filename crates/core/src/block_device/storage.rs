@@ -64,9 +64,10 @@ pub trait Storage: Send + Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Makes a file `bytes` long that is shorter; what is new reads as zero. [`Kind::NotSupported`] for what has the length that it has.
-    fn lengthen(&self, _bytes: u64) -> Result<(), Kind> {
-        Err(Kind::NotSupported)
+    /// Makes a file or image `bytes` long that is shorter; what is new reads as zero. [`Kind::NotSupported`] for what has the length that it
+    /// has.
+    fn lengthen(&self, _bytes: u64) -> Answer<Result<(), Kind>> {
+        Answer::Done(Err(Kind::NotSupported))
     }
 
     /// Bytes that memory must be aligned to; 1 where any will do.

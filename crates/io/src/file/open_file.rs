@@ -39,11 +39,12 @@ impl Storage for OpenFile {
         Geometry { size: len / block * block, identity, ..self.geometry }
     }
 
-    fn lengthen(&self, bytes: u64) -> Result<(), Kind> {
+    fn lengthen(&self, bytes: u64) -> Answer<Result<(), Kind>> {
         if self.block_device {
-            return Err(Kind::NotSupported);
+            return Answer::Done(Err(Kind::NotSupported));
         }
-        length::lengthen(&self.fd, bytes).map_err(|errno| Kind::of_errno(errno.raw_os_error()))
+        let lengthened = length::lengthen(&self.fd, bytes);
+        Answer::Done(lengthened.map_err(|errno| Kind::of_errno(errno.raw_os_error())))
     }
 
     fn memory_alignment(&self) -> usize {

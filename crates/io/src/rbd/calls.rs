@@ -265,6 +265,11 @@ impl Image {
         self.ask_alone(|image| &image.listing, move |image| image.extents(range, count_max)).await
     }
 
+    pub(super) async fn lengthen(self: Arc<Self>, bytes: u64) -> Result<(), Kind> {
+        self.ask_alone(|image| &image.header, move |image| image.lengthen(bytes)).await?;
+        self.look().await
+    }
+
     pub(super) async fn look(self: Arc<Self>) -> Result<(), Kind> {
         self.looking.through(self.look_now()).await
     }

@@ -114,6 +114,15 @@ impl OpenImage {
         Ok((info.size, info.object_bytes))
     }
 
+    /// Makes it so long, unless it is longer by now.
+    pub(super) fn lengthen(&self, bytes: u64) -> Result<(), i32> {
+        if self.sizes()?.0 < bytes {
+            // SAFETY: the image is open.
+            check(unsafe { (self.library.rbd_resize)(self.image, bytes) })?;
+        }
+        Ok(())
+    }
+
     /// What tells the image from all others, in all clusters, also under another name.
     pub(super) fn identity(&self, options: &RbdOptions) -> Result<String, Error> {
         let (mut fsid, mut id) = ([0 as c_char; 64], [0 as c_char; 128]);

@@ -141,6 +141,8 @@ functions! {
         fn rbd_close(Image) -> c_int;
         /// Fills the structure, of which the size is given. May block.
         fn rbd_stat(Image, *mut ImageState, usize) -> c_int;
+        /// Gives the image that size: content behind it is gone. By the client that has the lock. Blocks.
+        fn rbd_resize(Image, u64) -> c_int;
         /// May block.
         fn rbd_get_features(Image, *mut u64) -> c_int;
         /// Writes how many bytes come from the parent; 0 without one. May block.

@@ -178,6 +178,10 @@ impl Storage for Rbd {
         Box::pin(self.0.clone().look())
     }
 
+    fn lengthen(&self, bytes: u64) -> Answer<Result<(), Kind>> {
+        Answer::pending(self.0.clone().lengthen(bytes))
+    }
+
     fn memory_alignment(&self) -> usize {
         1
     }

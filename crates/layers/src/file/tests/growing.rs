@@ -15,7 +15,7 @@ fn a_device_takes_the_new_size_when_it_is_asked_to_and_not_before() {
     let seam = Seam::new(device.clone());
     let write = |at| house.world.run(seam.submit(Request::write(at, filled(7, 4096)))).result;
     let refusal = grow(&house, &device, Some(2 << 20)).unwrap_err().to_string();
-    assert!(refusal.contains("truncate -s 2097152"), "{refusal}");
+    assert!(refusal.contains("give the block device or export its size first"), "{refusal}");
     house.disk.enlarge(2 << 20);
     assert_eq!((device.geometry().size, write(1 << 20)), (1 << 20, Err(Kind::NoSpace)));
     let refusal = grow(&house, &device, Some(3 << 20)).unwrap_err().to_string();

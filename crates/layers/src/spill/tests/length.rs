@@ -43,15 +43,15 @@ impl Storage for Short {
         Geometry { size: self.bytes(), ..self.disk.geometry() }
     }
 
-    fn lengthen(&self, bytes: u64) -> Result<(), Kind> {
+    fn lengthen(&self, bytes: u64) -> Answer<Result<(), Kind>> {
         if bytes > self.room.load(Ordering::Relaxed) {
-            return Err(Kind::Overflow);
+            return Answer::Done(Err(Kind::Overflow));
         }
         let left = self.bytes() - self.written.load(Ordering::Relaxed);
         self.late.fetch_add(u64::from(left < SEGMENT), Ordering::Relaxed);
         self.lengthened.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_max(bytes, Ordering::Relaxed);
-        Ok(())
+        Answer::Done(Ok(()))
     }
 
     fn memory_alignment(&self) -> usize {
