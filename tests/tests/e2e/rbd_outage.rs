@@ -113,3 +113,29 @@ fn a_write_cache_that_is_ended_by_a_second_signal_has_its_blocks_at_the_next_sta
     stop(&mut server);
     assert!(cluster.export(&image)[..MIB] == bytes, "a flushed write is lost");
 }
+
+/// Or it would flush nothing: the end of a device waits for the change that is under way.
+#[test]
+fn a_resize_while_no_osd_answers_keeps_no_stop_waiting() {
+    let cluster = Cluster::start(1, Store::Memory);
+    let (name, stack) = STACKS[3];
+    let image = cluster.image(name, SIZE);
+    let launch = lazy_where_it_can(name, stack, &cluster, &image);
+    let mut server = launch.clone().start();
+    flush(&server).expect("a flush");
+    cluster.stop_osds();
+    let said = server.spillway(&["resize", "d", "24M"]);
+    assert!(said.code != Some(0) && said.err.contains("its server does not answer"), "{said}");
+    let bytes = pattern::random(1, 0, MIB);
+    server.client().write(0, &bytes).expect("a write to the page cache");
+    server.signal(Signal::TERM);
+    server.ends();
+    cluster.go_on_osds();
+    let mut server = launch.start();
+    assert!(server.client().read(0, MIB).as_deref() == Ok(&bytes[..]), "{}", server.log());
+    server.spillway(&["resize", "d", "24M"]).well();
+    assert_eq!([server.client().size, cluster.size(&image)], [24 << 20; 2]);
+    server.spillway(&["drain", "d"]).well();
+    stop(&mut server);
+    assert!(cluster.export(&image)[..MIB] == bytes, "a write is lost");
+}

@@ -170,6 +170,8 @@ fn a_cache_grows_with_its_origin_and_is_found_again_after_a_kill() {
     let launch = launch.with("--low-watermark", "100");
     let mut server = launch.clone().start();
     server.client().write(0, &[1; 4096]).expect("a write");
+    server.spillway(&["resize", "cache0", "17T"]).refused(USAGE, "an origin of 18691697672192 bytes");
+    assert_eq!(origin.metadata().expect("a file").len(), 8 << 20, "no cache could be opened before it");
     server.spillway(&["resize", "cache0", "32M"]).well();
     let mut client = server.client();
     assert_eq!(client.size, 32 << 20);

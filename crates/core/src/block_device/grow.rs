@@ -11,7 +11,8 @@ pub trait Grow: Send + Sync {
     }
 
     /// The size that it would grow to, asked of all parts from the origin up before one grows: with `size` bytes asked for, or below it.
-    /// [`crate::Kind::Invalid`] where it cannot have that.
+    /// [`crate::Kind::Invalid`] where it cannot have that, [`crate::Kind::NoSpace`] where there is no memory for it, which the part has, and
+    /// keeps, from then on.
     fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
         Ok(size)
     }

@@ -113,13 +113,22 @@ impl Image {
         kind: fn(&Self) -> &Semaphore,
         call: impl FnOnce(&OpenImage) -> Result<T, i32> + Send + 'static,
     ) -> Result<T, Kind> {
+        let call = self.call_alone(kind, call).await?;
+        self.answer(call).await?.map_err(|errno| self.kind_of(errno))
+    }
+
+    /// The call, once it is the only one of its kind.
+    async fn call_alone<T: Send + 'static>(
+        self: &Arc<Self>,
+        kind: fn(&Self) -> &Semaphore,
+        call: impl FnOnce(&OpenImage) -> Result<T, i32> + Send + 'static,
+    ) -> Result<impl Future<Output = Result<T, i32>>, Kind> {
         self.in_time(kind(self).take(1)).await?;
         let (asks, image) = (Asks(self.clone(), kind), self.present()?);
-        let call = move || {
+        Ok(self.threads.call(move || {
             let _asks = asks;
             call(&image)
-        };
-        self.answer(self.threads.call(call)).await?.map_err(|errno| self.kind_of(errno))
+        }))
     }
 
     /// Begins a call and waits for it. One that is not answered in time fails, and goes on with its memory; nothing that overlaps `changed`
@@ -265,8 +274,10 @@ impl Image {
         self.ask_alone(|image| &image.listing, move |image| image.extents(range, count_max)).await
     }
 
+    /// Requests wait while the library does this, so that it tells nothing of the cluster how long it takes.
     pub(super) async fn lengthen(self: Arc<Self>, bytes: u64) -> Result<(), Kind> {
-        self.ask_alone(|image| &image.header, move |image| image.lengthen(bytes)).await?;
+        let call = self.call_alone(|image| &image.header, move |image| image.lengthen(bytes)).await?;
+        call.await.map_err(|errno| self.kind_of(errno))?;
         self.look().await
     }
 

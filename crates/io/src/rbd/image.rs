@@ -117,8 +117,11 @@ impl OpenImage {
     /// Makes it so long, unless it is longer by now.
     pub(super) fn lengthen(&self, bytes: u64) -> Result<(), i32> {
         if self.sizes()?.0 < bytes {
-            // SAFETY: the image is open.
-            check(unsafe { (self.library.rbd_resize)(self.image, bytes) })?;
+            let may_shrink = false;
+            // SAFETY: the image is open, and nothing is passed on.
+            check(unsafe {
+                (self.library.rbd_resize2)(self.image, bytes, may_shrink, go_on, std::ptr::null_mut())
+            })?;
         }
         Ok(())
     }
@@ -248,6 +251,10 @@ impl Listing {
         Extent::stored(end.saturating_sub(start)).append_to(&mut self.extents);
         self.at = end.max(start);
     }
+}
+
+extern "C" fn go_on(_done: u64, _of: u64, _nothing: *mut c_void) -> c_int {
+    0
 }
 
 extern "C" fn note_change(changes: *mut c_void) {

@@ -23,6 +23,8 @@ pub(super) type RawCompletion = *mut c_void;
 pub(super) type OnEnd = extern "C" fn(RawCompletion, *mut c_void);
 /// Called by a thread of librbd once the header of the image has changed (`rbd_update_callback_t`).
 pub(super) type OnChange = extern "C" fn(*mut c_void);
+/// Called with what is done of how much; 0 goes on (`librbd_progress_fn_t`).
+pub(super) type OnProgress = extern "C" fn(u64, u64, *mut c_void) -> c_int;
 /// Called for each extent that is stored (1) or not (0) by the thread that asked; not 0 ends the list with that result.
 pub(super) type OnExtent = extern "C" fn(u64, usize, c_int, *mut c_void) -> c_int;
 
@@ -141,8 +143,9 @@ functions! {
         fn rbd_close(Image) -> c_int;
         /// Fills the structure, of which the size is given. May block.
         fn rbd_stat(Image, *mut ImageState, usize) -> c_int;
-        /// Gives the image that size: content behind it is gone. By the client that has the lock. Blocks.
-        fn rbd_resize(Image, u64) -> c_int;
+        /// Gives the image that size, by the client that has the lock; makes it shorter, with what is behind lost, only where told so. The
+        /// function is called as it goes. Blocks.
+        fn rbd_resize2(Image, u64, bool, OnProgress, *mut c_void) -> c_int;
         /// May block.
         fn rbd_get_features(Image, *mut u64) -> c_int;
         /// Writes how many bytes come from the parent; 0 without one. May block.

@@ -19,7 +19,7 @@ use crate::runtime::idle_backoff::IdleBackoff;
 use crate::runtime::number;
 use crate::runtime::waits::Waits;
 
-/// Tasks that run between two looks at the ring of another thread than a worker: they are long or few.
+/// Tasks that run between two looks at the ring of another thread than a worker: they are long or few. Up to three more, as there.
 pub(crate) const TASKS_BETWEEN_POLLS_BACKGROUND: usize = 4;
 
 /// Tasks started from the mail between two looks at the ring: no more than run meanwhile, so that they do not pile up in front

@@ -27,7 +27,7 @@ pub struct File {
 /// What requests that were dropped keep alive.
 pub(super) struct Backing {
     pub(super) storage: Arc<dyn Storage>,
-    env: Arc<dyn Env>,
+    pub(super) env: Arc<dyn Env>,
     /// As it was opened.
     pub(super) geometry: Geometry,
     /// Bytes in use.

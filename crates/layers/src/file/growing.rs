@@ -1,17 +1,28 @@
-//! How a device takes the size that its file or block device has by now.
+//! How a device takes the size that its file, block device or server has by now, or that a file or image is given.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use spillway_core::env::within;
 use spillway_core::size::human;
+use spillway_core::storage::Connection;
 use spillway_core::sync::Ordering;
 use spillway_core::{Answer, BlockDevice, Error, Grow, Kind, LocalFuture, Request, mutant};
 
 use super::device::{Backing, File};
 
+/// How long a server has for what a change of size asks of it: the end of the device waits for that.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 impl Grow for File {
     fn look(&self) -> LocalFuture<Result<(), Error>> {
-        let look = self.backing.storage.look();
-        Box::pin(async { look.await.map_err(|kind| Error::new(kind, "its size cannot be asked for")) })
+        let backing = self.backing.clone();
+        Box::pin(async move {
+            let look = async {
+                backing.storage.look().await.map_err(|kind| Error::new(kind, "its size cannot be asked for"))
+            };
+            backing.in_time(look).await
+        })
     }
 
     fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
@@ -21,7 +32,7 @@ impl Grow for File {
     /// A file or image that is smaller becomes that large; a block device or export was made so before.
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
         let backing = self.backing.clone();
-        Box::pin(async move { backing.grow(size).await })
+        Box::pin(async move { backing.in_time(backing.grow(size)).await })
     }
 }
 
@@ -45,22 +56,20 @@ impl Backing {
         lengthened.map_err(|kind| Error::new(kind, format!("it cannot be made {} long", human(bytes))))
     }
 
+    /// What comes of `work`, which can be left at any time: nobody waits for ever for a server that is away.
+    async fn in_time(&self, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+        if self.storage.connection().state == Connection::STATES[0] {
+            return work.await;
+        }
+        let silent = || Error::new(Kind::Unreachable, "its server does not answer: try again once it does");
+        within(&*self.env, PATIENCE, work).await.unwrap_or_else(|| Err(silent()))
+    }
+
     async fn grow(self: &Arc<Self>, wanted: Option<u64>) -> Result<(), Error> {
-        let mut there = self.present_size()?;
-        let longer = |bytes: &u64| *bytes > there && bytes.is_multiple_of(self.geometry.block_size.bytes());
-        if let Some(wanted) = wanted.filter(longer).filter(|_| !self.geometry.read_only) {
-            match self.lengthen(wanted).await {
-                Err(error) if error.kind == Kind::NotSupported => {}
-                lengthened => lengthened?,
-            }
-            there = self.present_size()?;
+        if let Some(wanted) = wanted {
+            self.reach(wanted).await?;
         }
-        if let Some(wanted) = wanted.filter(|&wanted| wanted != there) {
-            return Err(Error::invalid(format!(
-                "there are {there} bytes, not {wanted}: give the block device or export its size first; without a size all that is \
-                 there is taken"
-            )));
-        }
+        let there = self.present_size()?;
         // A length that was not durable would not be there after a crash, nor what is written behind the old end.
         let flush = match mutant::on("file: show a new length before it is durable") {
             true => Request::flush().answer(Ok(())),
@@ -69,6 +78,32 @@ impl Backing {
         flush.result.map_err(|kind| Error::new(kind, "its new size cannot be made durable"))?;
         self.size.store(there, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes what is shorter `wanted` bytes long.
+    async fn reach(&self, wanted: u64) -> Result<(), Error> {
+        let refuse = |there: u64, why: &str| {
+            Err(Error::invalid(format!("there are {there} bytes, not {wanted}: {why}")))
+        };
+        let (there, block) = (self.present_size()?, self.geometry.block_size.bytes());
+        if wanted > there {
+            if self.geometry.read_only {
+                return refuse(there, "nothing is written to it");
+            }
+            if !wanted.is_multiple_of(block) {
+                return refuse(there, &format!("a size is a multiple of {block}"));
+            }
+            match self.lengthen(wanted).await {
+                Err(error) if error.kind == Kind::NotSupported => {
+                    return refuse(there, "give the block device or export its size first");
+                }
+                lengthened => lengthened?,
+            }
+        }
+        match self.present_size()? {
+            there if there == wanted => Ok(()),
+            there => refuse(there, "without a size all that is there is taken"),
+        }
     }
 
     /// What there is by now, of which nothing that is in use is missing.

@@ -6,17 +6,19 @@
 use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
-use spillway_core::{Error, Grow, LocalFuture, mutant};
+use spillway_core::{Error, Geometry, Grow, LocalFuture, mutant};
 
 use super::fitting::blocks_of;
 use crate::write_cache::device::{Core, WriteCache};
 use crate::write_cache::format::OriginMark;
 
 impl Grow for WriteCache {
-    /// Whole blocks of the origin.
+    /// Whole blocks of the origin. Before it becomes that large there is memory for them, and a cache device that can say so.
     fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
-        let block = self.core.block_bytes();
-        Ok(size.map(|bytes| bytes / block * block))
+        let sound = self.core.journal.failure.check();
+        sound.map_err(|kind| Error::new(kind, "its cache device has failed"))?;
+        let has_room = |size| self.core.make_room(&Geometry { size, ..self.core.origin.geometry() });
+        Ok(size.map(has_room).transpose()?.map(|blocks| blocks * self.core.block_bytes()))
     }
 
     /// The origin has grown before.
@@ -27,12 +29,18 @@ impl Grow for WriteCache {
 }
 
 impl Core {
-    async fn grow(self: &Arc<Self>) -> Result<(), Error> {
-        let (origin, block) = (self.origin.geometry(), self.block_bytes());
-        let blocks = blocks_of(&origin, block)?;
+    /// Blocks of such an origin, once the index has memory for them.
+    fn make_room(&self, origin: &Geometry) -> Result<u64, Error> {
+        let blocks = blocks_of(origin, self.block_bytes())?;
         self.index.extend(blocks, &self.budget).map_err(|kind| {
             Error::new(kind, format!("the index of {blocks} blocks of the origin finds no room in --memory"))
         })?;
+        Ok(blocks)
+    }
+
+    async fn grow(self: &Arc<Self>) -> Result<(), Error> {
+        let (origin, block) = (self.origin.geometry(), self.block_bytes());
+        let blocks = self.make_room(&origin)?;
         if mutant::on("write_cache: show the new size before the superblock has it") {
             self.size.fetch_max(blocks * block, Ordering::AcqRel);
         }

@@ -77,6 +77,7 @@ fn a_grown_origin_may_be_too_large_or_cost_more_memory_than_there_is() {
     let both = open(&house);
     house.disks[0].enlarge(128 * MIB);
     house.budget.charge(house.budget.room()).unwrap();
+    assert_eq!(both.0.target(Some(128 * MIB)).unwrap_err().kind, Kind::NoSpace, "before the origin grows");
     assert_eq!(grow_now(&house, &both).unwrap_err().kind, Kind::NoSpace);
     assert_eq!((both.0.geometry().size, marked(&house)), (MIB, MIB));
 }
