@@ -119,7 +119,7 @@ fn all_sequences(rows: &[&'static Row], len: u32) -> Vec<Task> {
     rows.iter().flat_map(each).collect()
 }
 
-/// A run of `crashes` power cuts, in which every stack that comes back after one gets as much time.
+/// A run of `crashes` power cuts and broken connections, in which every stack that comes back after one gets as much time.
 fn long_run(rows: &[&'static Row], first: u64, crashes: u64) -> Result<(), String> {
     let comes_back = |row: &&'static Row| row.disk.is_some() || row.kept;
     let rows: Vec<&'static Row> = rows.iter().copied().filter(comes_back).collect();

@@ -49,6 +49,9 @@ pub(crate) struct Network {
     links: Vec<(Semaphore, RefCell<Option<Rc<Link>>>)>,
     /// Those that are not gone.
     sessions: Rc<Cell<u64>>,
+    /// Times that sessions were broken off: requests that they left under way have their memory until they end, though others were made in
+    /// their place and were answered.
+    broken_off: Cell<u64>,
     /// Requests that were lost, and whose sessions are not gone.
     lost: Rc<Cell<usize>>,
     settled: Rc<WaitList>,
@@ -67,15 +70,16 @@ impl Network {
             random: RefCell::new(Random(way.seed)),
             links: (0..way.links).map(|_| (Semaphore::new(1), RefCell::default())).collect(),
             sessions: Rc::default(),
+            broken_off: Cell::default(),
             lost: Rc::default(),
             settled: Rc::default(),
             closing: Cell::default(),
         })
     }
 
-    /// Bytes that all sessions together hold at most, where the longest request is of so many sectors.
+    /// Bytes that all sessions and what they left hold together at most, where the longest request is of so many sectors.
     pub(crate) fn bytes_max(&self, sectors: u64) -> u64 {
-        self.sessions.get() * self.way.bytes_max(sectors)
+        (self.sessions.get() + self.broken_off.get()) * self.way.bytes_max(sectors)
     }
 
     /// Bytes of the buffers of a request with a payload of so many: a kernel cuts it at boundaries of pages, and each part has a buffer.
@@ -120,7 +124,10 @@ impl Network {
                     return Poll::Ready(reply);
                 }
                 match patience.as_mut().map(|patience| patience.as_mut().poll(context)) {
-                    Some(Poll::Ready(())) if link.withdraw(client, &self.random) => patience = None,
+                    Some(Poll::Ready(())) if link.withdraw(client, &self.random) => {
+                        self.broken_off.set(self.broken_off.get() + 1);
+                        patience = None;
+                    }
                     Some(Poll::Ready(())) => return Poll::Ready(Err(Gone::Connection)),
                     _ => return Poll::Pending,
                 }

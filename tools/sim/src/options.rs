@@ -19,10 +19,10 @@ use spillway_simulate::stacks::{self, STACKS};
     after_help = "cargo xtask sim --release ... builds for release: twice as fast, without debug assertions."
 )]
 pub(crate) struct Options {
-    /// Stack to run; all by default
-    #[arg(long, value_name = "NAME", value_parser = stack(), hide_possible_values = true)]
+    /// Stacks to run, separated by commas; all by default
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = stack(), hide_possible_values = true)]
     #[arg(long_help = stack_help())]
-    stack: Option<&'static Row>,
+    stack: Vec<&'static Row>,
 
     /// Story to run, or the first of several
     #[arg(long, value_name = "N", required_unless_present = "what")]
@@ -32,7 +32,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", requires = "seed", conflicts_with = "what", default_value_t = 1)]
     pub(crate) runs: u64,
 
-    /// Run stories until there were so many power cuts, with as much time for each stack that comes back after one; --seed is drawn unless given
+    /// Run stories until there were so many power cuts and broken connections, with as much time for each stack that comes back after a cut;
+    /// --seed is drawn unless given
     #[arg(long, value_name = "N", group = "what")]
     pub(crate) crashes: Option<u64>,
 
@@ -88,7 +89,7 @@ impl FromStr for Sequence {
 impl Options {
     /// The stacks to run.
     pub(crate) fn rows(&self) -> Vec<&'static Row> {
-        self.stack.map_or_else(|| STACKS.iter().collect(), |row| vec![row])
+        if self.stack.is_empty() { STACKS.iter().collect() } else { self.stack.clone() }
     }
 }
 
@@ -99,7 +100,7 @@ fn stack() -> impl TypedValueParser<Value = &'static Row> {
 
 fn stack_help() -> String {
     let names: Vec<_> = STACKS.iter().map(|row| row.name).collect();
-    format!("Stack to run; all by default. There are: {}", names.join(", "))
+    format!("Stacks to run, separated by commas; all by default. There are: {}", names.join(", "))
 }
 
 #[cfg(test)]
@@ -122,6 +123,7 @@ mod tests {
     fn what_the_documentation_shows_is_understood() {
         let names = |line: &str| parse(line).unwrap().rows().iter().map(|row| row.name).collect::<Vec<_>>();
         assert_eq!(names("--stack file --seed 7"), ["file"]);
+        assert_eq!(names("--stack zram,file --crashes 7"), ["zram", "file"]);
         assert_eq!(names("--seed 1 --runs 1000").len(), STACKS.len());
         assert_eq!(parse("--seed 1").unwrap().runs, 1);
         assert_eq!(parse("--crashes 10 --seed 3").unwrap().seed, Some(3));
@@ -146,12 +148,12 @@ mod tests {
             ("--seed x", "invalid digit"),
             ("--seed 1 --rums 2", "a similar argument exists: '--runs'"),
             ("--check --mutants", "cannot be used with '--mutants"),
-            ("--check --stack file", "cannot be used with '--stack <NAME>'"),
+            ("--check --stack file", "cannot be used with '--stack <NAMES>'"),
             ("--sequences 9", "not in 1..=4"),
             ("--stack file --sequence 3", "a colon between"),
-            ("--failure 3", "--stack <NAME>"),
+            ("--failure 3", "--stack <NAMES>"),
             ("--runs 3", "--seed <N>"),
-            ("--seed 3 --log", "--stack <NAME>"),
+            ("--seed 3 --log", "--stack <NAMES>"),
             ("--stack file --crashes 9 --log", "cannot be used with '--log'"),
         ] {
             let found = parse(line).unwrap_err();

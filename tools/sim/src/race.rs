@@ -92,13 +92,14 @@ pub(crate) fn until_crashes(rows: &[&'static Row], first: u64, crashes: u64) -> 
     outcome.map(|()| counts)
 }
 
-/// Seeds from `first` on, of each stack, until there were so many crashes. The next story is one of the stack that has had the least
+/// Seeds from `first` on, of each stack, until there were so many crashes and breaks. The next story is one of the stack that has had the least
 /// time: a slow stack takes no more of it than a fast one.
 pub(crate) fn share_out(rows: &[&'static Row], first: u64, crashes: u64) -> (Counts, Result<(), String>) {
     fan_out(&mut |counts| {
         let row = least(rows, counts)?;
         let seed = first.wrapping_add(counts.of(row).begun);
-        (counts.total().crashes < crashes).then_some((row, Job::Seed(seed)))
+        let total = counts.total();
+        (total.crashes + total.breaks < crashes).then_some((row, Job::Seed(seed)))
     })
 }
 
@@ -202,7 +203,8 @@ impl Progress {
         let step = if seconds < 60 { 5 } else { 60 };
         *due = (seconds / step + 1) * step;
         let total = counts.total();
-        eprintln!("{seconds:4} s: {} stories, {} crashes", total.stories, total.crashes);
+        let Tally { stories, crashes, breaks, .. } = total;
+        eprintln!("{seconds:4} s: {stories} stories, {crashes} crashes, {breaks} breaks");
     }
 }
 
