@@ -32,6 +32,8 @@ use line::Line;
 /// ranges that are held, and for no other turn; who holds a range waits for nobody here: so no two wait for each other, as long as who wants
 /// to hold a range has nothing that the owner of a turn may wait for.
 ///
+/// Who is to hold its range alone, by [`RangeSet::hold_alone`], has a turn until it does, and waits for earlier ones in its range too.
+///
 /// The owner of a turn meets only ranges whose holders came before it, each once. Where the next range would fill the set, holders wait for all
 /// turns before theirs, whatever their ranges.
 ///
@@ -67,6 +69,13 @@ impl RangeSet {
     pub async fn hold_in_turn(&self, range: ByteRange) -> HeldRange {
         let mut wait = Wait { set: &self.0, range, ticket: None };
         poll_fn(|context| wait.poll(context.waker())).await
+    }
+
+    /// Holds `range` until the result is dropped, once the turns that came before and overlap it are over and nobody holds a part of
+    /// it. Those who hold ranges by nothing else hold them alone, first come, first served where they overlap.
+    pub async fn hold_alone(&self, range: ByteRange) -> HeldRange {
+        let turn = self.line_up(range);
+        poll_fn(|context| turn.poll_alone(context.waker())).await
     }
 
     /// Whether nothing is held. One load.
@@ -143,6 +152,17 @@ impl RangeTurn {
         }
         state.line.set_waiting(self.ticket, (!clear).then_some(waker));
         if clear { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Holds the range once the turns before this one are over that overlap it, and it is clear.
+    fn poll_alone(&self, waker: &Waker) -> Poll<HeldRange> {
+        let State { held, line } = &mut *self.set.state.lock();
+        if line.is_behind(self.ticket, self.range, held, waker) {
+            return Poll::Pending;
+        }
+        let clear = held.is_clear(self.range);
+        line.set_waiting(self.ticket, (!clear).then_some(waker));
+        if clear { Poll::Ready(self.set.hold(held, self.range)) } else { Poll::Pending }
     }
 }
 

@@ -59,6 +59,8 @@ impl Line {
     pub(super) fn leave(&mut self, ticket: u64, held: &Held) -> Vec<Waker> {
         let left = self.turns.remove(&ticket);
         assert!(left.is_some(), "a turn leaves once");
+        // Its owner may wait for turns itself.
+        self.holders.remove(&ticket);
         let crowded = held.is_almost_full();
         let mut free = Vec::new();
         for (&own, holder) in self.holders.iter_mut().filter(|(_, holder)| holder.behind == ticket) {
@@ -88,10 +90,18 @@ impl Line {
     /// The ticket of one who wants to hold `range` and waits; none where no turn is in the way.
     pub(super) fn queue(&mut self, range: ByteRange, held: &Held, waker: &Waker) -> Option<u64> {
         let ticket = self.next;
-        let behind = Self::in_the_way(&self.turns, 0..ticket, range, held.is_almost_full())?;
-        self.next += 1;
+        let waits = self.is_behind(ticket, range, held, waker);
+        self.next += u64::from(waits);
+        waits.then_some(ticket)
+    }
+
+    /// Whether one with that ticket who wants to hold `range` waits for a turn before it.
+    pub(super) fn is_behind(&mut self, ticket: u64, range: ByteRange, held: &Held, waker: &Waker) -> bool {
+        let Some(behind) = Self::in_the_way(&self.turns, 0..ticket, range, held.is_almost_full()) else {
+            return false;
+        };
         self.holders.insert(ticket, Holder { range, behind, waker: waker.clone() });
-        Some(ticket)
+        true
     }
 
     /// Whether one who wants to hold a range still waits.

@@ -190,6 +190,74 @@ fn who_leaves_the_line_lets_those_behind_go_on() {
     assert_eq!(set.0.state.lock().line.len(), 0);
 }
 
+/// One who holds a range alone, or waits for that. It looks once it comes, and when it was woken.
+struct Alone<F> {
+    range: ByteRange,
+    wait: Polled<F>,
+    looks: usize,
+    held: Option<HeldRange>,
+}
+
+impl<F: Future<Output = HeldRange>> Alone<F> {
+    fn new(range: ByteRange, hold: F) -> Self {
+        Self { range, wait: Polled::new(hold), looks: 0, held: None }
+    }
+
+    fn waits(&mut self) -> bool {
+        if self.held.is_none() && self.looks <= self.wait.wakes.count() {
+            self.looks = self.wait.wakes.count() + 1;
+            if let Poll::Ready(held) = self.wait.poll() {
+                self.held = Some(held);
+            }
+        }
+        self.held.is_none()
+    }
+}
+
+/// Each begins as soon as none that came before overlaps it, beside a list of them. Some go without having begun.
+#[test]
+fn who_holds_a_range_alone_waits_for_those_before_and_for_no_other() {
+    let mut random = Random(1);
+    for _ in 0..500 {
+        let set = RangeSet::new(usize::MAX);
+        let mut present = Vec::new();
+        for _ in 0..60 {
+            if random.below(2) == 0 || present.is_empty() {
+                let start = random.below(20);
+                let range = ByteRange::new(start, 1 + random.below(20 - start));
+                present.push(Alone::new(range, set.hold_alone(range)));
+            } else {
+                present.remove(random.below(present.len() as u64) as usize);
+            }
+            for at in 0..present.len() {
+                let range = present[at].range;
+                let behind = present[..at].iter().any(|before| before.range.overlaps(range));
+                assert_eq!(present[at].waits(), behind, "{range:?}");
+            }
+        }
+        drop(present);
+        assert!(set.is_empty() && set.0.state.lock().line.len() == 0);
+    }
+}
+
+/// Two hold the same ranges without end: the next of one comes before the last of the other is over.
+#[test]
+fn a_large_range_is_held_alone_once_those_that_came_before_it_are_over() {
+    let set = RangeSet::new(usize::MAX);
+    let alone = |offset, len| Polled::new(set.hold_alone(ByteRange::new(offset, len)));
+    let first = [10, 50].map(|at| alone(at, 1).ready());
+    let mut large = alone(0, 64);
+    assert!(large.poll().is_pending());
+    let mut next = [10, 50].map(|at| alone(at, 1));
+    assert!(next.iter_mut().all(|next| next.poll().is_pending()), "a later one begins before it");
+    let _apart = alone(64, 1).ready();
+    drop(first);
+    let large = large.ready();
+    assert!(next.iter_mut().all(|next| next.poll().is_pending()));
+    drop(large);
+    let _held = next.each_mut().map(Polled::ready);
+}
+
 /// Else ranges elsewhere would keep it full for ever.
 #[test]
 fn a_range_that_would_fill_the_set_waits_for_every_turn() {

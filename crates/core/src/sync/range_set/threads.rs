@@ -115,3 +115,33 @@ fn the_checker_finds_ranges_that_are_held_out_of_turn() {
 fn the_checker_finds_a_turn_that_is_over_without_a_word() {
     turns_bite("range set: leave without a word");
 }
+
+/// Three hold ranges alone, of which each overlaps the others, and a fourth leaves when it likes.
+fn alone() {
+    let set = RangeSet::new(usize::MAX);
+    let at_work: Arc<[AtomicUsize; 3]> = Arc::default();
+    let holders = [(0, 2), (1, 2), (0, 3)].map(|(first, len): (usize, usize)| {
+        let (set, at_work) = (set.clone(), at_work.clone());
+        thread::spawn(move || {
+            let _held = block_on(set.hold_alone(ByteRange::new(first as u64, len as u64)));
+            let busy = at_work[first..first + len].iter().any(|byte| byte.load(Ordering::SeqCst) > 0);
+            assert!(!busy, "another holds a part of it");
+            add(&at_work[first..first + len], 1);
+            add(&at_work[first..first + len], -1);
+        })
+    });
+    block_on(leave_early(set.hold_alone(ByteRange::new(1, 1))));
+    holders.into_iter().for_each(|thread| thread.join().expect("everybody ends"));
+    assert!(set.is_empty() && set.0.state.lock().line.len() == 0);
+}
+
+#[test]
+fn who_holds_a_range_alone_is_alone_and_everybody_ends() {
+    every_order(20_000, alone);
+}
+
+#[test]
+fn the_checker_finds_one_who_holds_a_range_alone_without_a_word() {
+    let model = "sync::range_set::threads::who_holds_a_range_alone_is_alone_and_everybody_ends";
+    finds("range set: leave without a word", model);
+}

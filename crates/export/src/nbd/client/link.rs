@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
 use spillway_core::storage::Connection;
-use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Changes, Mutex, Ordering, StickyError};
+use spillway_core::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, Changes, HeldRange, Mutex, Ordering, RangeSet, StickyError,
+};
 use spillway_core::{ByteRange, Env, Kind, mutant};
 
 use super::call::{Answered, Body, Call, Effect};
-use super::changing::Changing;
 use super::channel::Channel;
 use super::journal::Journal;
 use super::settings::Settings;
@@ -48,7 +49,8 @@ pub(super) struct Link {
     pub(super) state: Mutex<State>,
     pub(super) changes: Changes,
     pub(super) journal: Mutex<Journal>,
-    pub(super) changing: Mutex<Changing>,
+    /// Ranges of changes that are not answered.
+    changing: RangeSet,
     /// Something that was acknowledged may be lost: see [`Link::lose`].
     pub(super) failure: StickyError,
     /// The server cannot be reached for too long.
@@ -77,7 +79,7 @@ impl Link {
             state: Mutex::default(),
             changes: Changes::default(),
             journal,
-            changing: Mutex::default(),
+            changing: RangeSet::new(usize::MAX),
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
             answered: AtomicBool::new(true),
@@ -169,6 +171,14 @@ impl Link {
         let wakers: Vec<Waker> =
             self.channels.iter().filter_map(|channel| channel.lock().waker.clone()).collect();
         wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Begins a change of `range`, which is over when the result is dropped, once those are over that came before and overlap it.
+    pub(super) async fn begin_change(&self, range: ByteRange) -> HeldRange {
+        if mutant::on("nbd client: send changes that overlap beside each other") {
+            return self.changing.hold(range);
+        }
+        self.changing.hold_alone(range).await
     }
 
     /// Sends a request and waits for its answer.

@@ -21,8 +21,6 @@
 
 mod access;
 mod call;
-mod change;
-mod changing;
 mod channel;
 mod journal;
 mod link;

@@ -1,6 +1,5 @@
 //! Tests of the parts. The whole is tested in the simulated world (`tools/sim`) and with real servers (`tests`).
 
-mod changing;
 mod journal;
 mod negotiation;
 mod reconnect;
