@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 /// Work under way, and its outcome once it is done: `None` where the work was dropped before. Dropped, it leaves the work to itself.
 pub struct Job<T>(Arc<Mutex<State<T>>>);
 
-/// Drop guard of the work: reports the outcome, or `None` if dropped early.
+/// Drop guard of the work: reports the outcome, or `None` if dropped early. Several who are waited for together share one in an [`Arc`].
 pub struct Report<T> {
     outcome: Option<T>,
     job: Arc<Mutex<State<T>>>,

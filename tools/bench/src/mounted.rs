@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use spillway_fixture::patiently;
 
 use crate::nbd::{Folder, binary};
 use crate::results;
@@ -55,22 +55,14 @@ impl Drop for Mounted {
 
 /// Waits until a file of a mount is there.
 pub(crate) fn appears(file: &Path) -> Result<()> {
-    let start = Instant::now();
-    while !file.exists() {
-        ensure!(start.elapsed() < Duration::from_secs(20), "{} does not appear", file.display());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    let there = patiently(|| file.exists().then_some(()));
+    there.with_context(|| format!("{} does not appear", file.display()))
 }
 
 /// Waits until a file has its size: until then it is the one that is mounted over.
 pub(crate) fn has_size(file: &Path, bytes: u64) -> Result<()> {
-    let start = Instant::now();
-    while fs::metadata(file)?.len() != bytes {
-        ensure!(start.elapsed() < Duration::from_secs(20), "{} has not {bytes} bytes", file.display());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    let has = patiently(|| fs::metadata(file).is_ok_and(|found| found.len() == bytes).then_some(()));
+    has.with_context(|| format!("{} has not {bytes} bytes", file.display()))
 }
 
 /// The command by which qemu-storage-daemon exports `image` over FUSE as the file `file`, which is made.
@@ -88,9 +80,6 @@ pub(crate) fn qemu_export(image: &Path, file: &Path) -> Result<Command> {
     Ok(command(&image.display().to_string(), &file.display().to_string()))
 }
 
-/// How long a server may take to end.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A server with a mount. When it is dropped it is asked to end, so that it writes what it has not written, and unmounted.
 pub(crate) struct Server {
     child: Child,
@@ -107,14 +96,7 @@ impl Server {
     /// Whether the server has ended in time.
     fn end(&mut self) -> Result<bool> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            if self.child.try_wait()?.is_some() {
-                return Ok(true);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(false)
+        Ok(patiently(|| self.child.try_wait().transpose()).transpose()?.is_some())
     }
 }
 

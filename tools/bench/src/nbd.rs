@@ -8,10 +8,10 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use spillway_fixture::forget_package;
+use spillway_fixture::{forget_package, patiently};
 
 use crate::fio::{Case, Contender, JOB_BYTES, case, fio, timed};
 use crate::kernel_zram::KernelZram;
@@ -315,13 +315,8 @@ pub(crate) fn server(name: &'static str, folder: &Path, export: &str, words: &[&
 
 /// Waits until a connection to `socket`, on which the server of this `name` is to listen, succeeds.
 pub(crate) fn await_listener(socket: &Path, name: &str) -> Result<()> {
-    let start = Instant::now();
-    while UnixStream::connect(socket).is_err() {
-        let path = socket.display();
-        ensure!(start.elapsed() < Duration::from_secs(20), "{name} does not listen on {path}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    let connected = patiently(|| UnixStream::connect(socket).ok());
+    connected.map(drop).with_context(|| format!("{name} does not listen on {}", socket.display()))
 }
 
 /// The server, built for release beside this program.

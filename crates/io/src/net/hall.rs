@@ -10,8 +10,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use spillway_core::session::Session;
-use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, WaitList};
-use spillway_core::{Phase, Shutdown};
+use spillway_core::sync::{AtomicU64, Mutex, Ordering, WaitList};
+use spillway_core::{Phase, Report, Shutdown};
 
 use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
@@ -23,6 +23,9 @@ use crate::runtime::pool::{Pool, Seat};
 
 /// Makes the session of a new connection, on the worker that serves it.
 pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
+
+/// The acceptor has one until it has ended, and the listener with it, and so does each connection: its job is done with the last of them.
+pub(crate) type Open = Arc<Report<()>>;
 
 /// Part of a socket's connections that may shake hands at a time: one in so many.
 const HANDSHAKES_SHARE: usize = 4;
@@ -70,27 +73,23 @@ pub(crate) struct Hall {
     pub(crate) limits: Limits,
     /// What each peer has, at other sockets too.
     peers: Arc<Peers>,
-    /// Connections, and the acceptor.
-    open: AtomicUsize,
     /// Of the acceptor, and of connections that are not in the roll yet.
     pub(crate) acceptor: Shutdown,
     roll: Mutex<Roll>,
-    /// Woken when a handshake is complete, or a connection or the acceptor gone.
+    /// Woken when a handshake is complete, or a connection gone.
     changes: WaitList,
     next_number: AtomicU64,
     complained_s: AtomicU64,
 }
 
 impl Hall {
-    /// With nobody in it but the acceptor.
+    /// With nobody in it.
     pub(crate) fn new(pool: Arc<Pool>, new_session: NewSession, limits: Limits, peers: Arc<Peers>) -> Self {
         Self {
             pool,
             new_session,
             limits,
             peers,
-            // The acceptor counts as open until it has ended, and the listener with it.
-            open: AtomicUsize::new(1),
             acceptor: Shutdown::default(),
             roll: Mutex::default(),
             changes: WaitList::default(),
@@ -117,20 +116,8 @@ impl Hall {
         all.iter().filter(|control| holds(control)).for_each(|control| control.shutdown.ask(phase));
     }
 
-    /// A connection, or the acceptor, is gone.
-    pub(crate) fn leave(&self) {
-        let before = self.open.fetch_sub(1, Ordering::AcqRel);
-        assert!(before > 0, "a connection or the acceptor leaves, and none was open");
-        self.changes.wake_all();
-    }
-
     pub(crate) fn stopping(&self) -> bool {
         self.acceptor.phase() != Phase::Serving
-    }
-
-    /// Waits until the acceptor and all connections are gone.
-    pub(crate) async fn emptied(&self) {
-        self.changes.until(|| (self.open.load(Ordering::Acquire) == 0).then_some(())).await;
     }
 
     /// Closes handshakes that last too long, connections whose hosts have vanished or, where that is asked for, that are idle for long; and,
@@ -187,7 +174,7 @@ impl Hall {
         }
     }
 
-    pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd, peer: Account) {
+    pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd, peer: Account, open: Open) {
         let Some(entered) = self.peers.enter(peer) else { return self.refuse(peer) };
         match self.room(peer).await {
             Vacancy::Now => {}
@@ -200,7 +187,7 @@ impl Hall {
         }
         let socket = Arc::new(socket);
         let control = Arc::new(Control::of_connection(&socket, peer));
-        let guard = ConnectionGuard::new(self.clone(), (peer, entered), control.clone(), worker);
+        let guard = ConnectionGuard::new(self.clone(), (peer, entered), control.clone(), worker, open);
         let (hall, client) = (self.clone(), peer_of(&socket));
         self.pool.thread(worker).post(Box::new(move || {
             let mut session = (hall.new_session)();
@@ -248,6 +235,7 @@ struct ConnectionGuard {
     number: u64,
     _seat: Seat,
     _entered: Entered,
+    _open: Open,
 }
 
 impl ConnectionGuard {
@@ -256,15 +244,15 @@ impl ConnectionGuard {
         (peer, entered): (Account, Entered),
         control: Arc<Control>,
         worker: usize,
+        open: Open,
     ) -> Self {
         let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
-        hall.open.fetch_add(1, Ordering::AcqRel);
         let seat = hall.pool.seat(worker);
         let mut roll = hall.roll.lock();
         control.shutdown.ask(hall.acceptor.phase());
         roll.enter(number, peer, control, hall.pool.clock.now());
         drop(roll);
-        Self { hall, number, _seat: seat, _entered: entered }
+        Self { hall, number, _seat: seat, _entered: entered, _open: open }
     }
 }
 
@@ -284,6 +272,6 @@ impl Admission for ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.hall.roll.lock().leave(self.number);
-        self.hall.leave();
+        self.hall.changes.wake_all();
     }
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use spillway_core::{Phase, Shutdown};
+use spillway_core::{Job, Phase, Shutdown, task};
 
-use crate::net::hall::{Hall, Limits, NewSession};
+use crate::net::hall::{Hall, Limits, NewSession, Open};
 use crate::net::roll::GRACE_MIN;
 use crate::net::socket::Listener;
 use crate::runtime::env::yield_now;
@@ -29,23 +29,24 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, limits: Limits) -> Serving {
     let pool = workers.pool().clone();
     let hall = Arc::new(Hall::new(pool.clone(), new_session, limits, listener.peers.clone()));
-    let accepting = Accepting(hall.clone());
-    pool.front().post(Box::new(move || Box::pin(accept_all(accepting, listener))));
+    let ((ended, report), of) = (Job::new(), hall.clone());
+    pool.front().post(task(move || accept_all(Arc::new(report), of, listener)));
     let watched = Arc::downgrade(&hall);
     pool.front().post(Box::new(move || Box::pin(watch(watched, limits))));
-    Serving { hall: Some(hall) }
+    Serving { hall, ended: Some(ended) }
 }
 
 /// A listener and its connections.
 pub struct Serving {
+    hall: Arc<Hall>,
     // Taken by stop and abort; a drop without either aborts.
-    hall: Option<Arc<Hall>>,
+    ended: Option<Job<()>>,
 }
 
 impl Serving {
     /// Connections now.
     pub fn connections(&self) -> usize {
-        self.hall.as_ref().map_or(0, |hall| hall.connections())
+        self.hall.connections()
     }
 
     /// Stops accepting, and lets every session finish what it has received and send its replies. The future waits for that.
@@ -59,33 +60,23 @@ impl Serving {
     }
 
     fn end(mut self, phase: Phase) -> impl Future<Output = ()> + 'static {
-        let hall = self.hall.take().expect("it ends once");
-        hall.end(phase);
-        async move { hall.emptied().await }
+        let ended = self.ended.take().expect("it ends once");
+        self.hall.end(phase);
+        async move { _ = ended.await }
     }
 }
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if let Some(hall) = self.hall.take() {
-            hall.end(Phase::Aborting);
+        if self.ended.is_some() {
+            self.hall.end(Phase::Aborting);
         }
     }
 }
 
-/// The acceptor's place in the hall; given back when dropped.
-struct Accepting(Arc<Hall>);
-
-impl Drop for Accepting {
-    fn drop(&mut self) {
-        self.0.leave();
-    }
-}
-
-async fn accept_all(accepting: Accepting, listener: Listener) {
-    let hall = accepting.0.clone();
+async fn accept_all(open: Open, hall: Arc<Hall>, listener: Listener) {
     while !hall.stopping() {
-        match accept_some(&hall, &listener).await {
+        match accept_some(&hall, &open, &listener).await {
             Ok(()) => await_connection(&listener, &hall.acceptor).await,
             Err(error) => {
                 hall.complain(&format!(
@@ -96,14 +87,14 @@ async fn accept_all(accepting: Accepting, listener: Listener) {
         }
     }
     drop(listener);
-    drop(accepting);
+    drop(open);
 }
 
 /// Accepts until nobody waits. An error is a shortage: it will come again at once.
-async fn accept_some(hall: &Arc<Hall>, listener: &Listener) -> io::Result<()> {
+async fn accept_some(hall: &Arc<Hall>, open: &Open, listener: &Listener) -> io::Result<()> {
     for count in 1.. {
         match listener.accept() {
-            Ok((socket, peer)) => hall.admit(socket, peer).await,
+            Ok((socket, peer)) => hall.admit(socket, peer, open.clone()).await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             // The connection died before it was taken; the next one may live.
             Err(error) if is_of_connection(&error) => {}
