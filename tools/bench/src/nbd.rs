@@ -41,7 +41,7 @@ pub(crate) const QEMU_NBD: &[&str] = &[
 
 /// Of a run; what warms up is shorter.
 pub(crate) fn millis(round: usize, rounds: Rounds) -> u64 {
-    if round == 0 { rounds.pick(500, 200) } else { rounds.pick(800, 300) }
+    if round == 0 { 200 } else { rounds.pick(800, 300) }
 }
 
 const CASES: [Case; 9] = [
@@ -217,8 +217,8 @@ fn at_depth_64(server: &Contender, codec: Codec, rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for (jobs, direction) in [(1, "randwrite"), (1, "randread"), (2, "randwrite"), (2, "randread")] {
         let (job, codec) = (case("", direction, 4, jobs, 64), codec.of(direction));
-        let figures = rounds.measure(|_| {
-            let done = timed(server, &job, millis(1, rounds))?;
+        let figures = rounds.measure(|round| {
+            let done = timed(server, &job, millis(round, rounds))?;
             let time = done.server.context("ours is a server")?;
             let micros = time.as_secs_f64() * 1e6 / done.requests;
             Ok(vec![micros, micros - codec])

@@ -35,6 +35,11 @@ impl Rounds {
         if self.quick { quick } else { whole }
     }
 
+    /// As short as a quick run where `round` is the one that warms up.
+    pub(crate) fn at(self, round: usize) -> Self {
+        self.quick(self.quick || round == 0)
+    }
+
     /// The parts of `all` that `wanted` names; all of them by default.
     pub(crate) fn parts(self, all: &[&'static str], wanted: Option<&str>) -> Result<Vec<Self>> {
         let named: Vec<_> = all.iter().filter(|part| wanted.is_none_or(|wanted| wanted == **part)).collect();
@@ -129,6 +134,14 @@ mod tests {
         );
         let once = rounds.quick(true).table_once("", &[], vec![]);
         assert_eq!((once.command, once.rounds, rounds.pick(1, 2)), ("a 5 b --quick".into(), None, 1));
+    }
+
+    #[test]
+    fn the_round_that_warms_up_is_as_short_as_a_quick_one() {
+        let is_quick = |rounds: Rounds, round| rounds.at(round).pick(false, true);
+        let rounds = Rounds::new(5, "a");
+        assert_eq!([0, 1].map(|round| is_quick(rounds, round)), [true, false]);
+        assert!(is_quick(rounds.quick(true), 1));
     }
 
     #[test]

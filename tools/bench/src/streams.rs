@@ -158,7 +158,7 @@ const RATIOS: [(&str, usize, usize); 3] = [
 ];
 
 fn grid(workers: &Workers, algorithm: &'static str, set: &Pages, rounds: Rounds) -> Result<Tests> {
-    let figures = rounds.measure(|round| {
+    let figures = rounds.measure_anew(|round| {
         let mut rates = vec![0.0; TESTS.len() * COLUMNS.len()];
         for column in drawn_order(COLUMNS.len(), round) {
             let (_, writers, streams) = COLUMNS[column];
@@ -184,7 +184,7 @@ fn stdio(algorithm: &'static str, set: &Pages, rounds: Rounds) -> Result<Tests> 
         let mut rates = vec![0.0; COLUMNS.len()];
         for column in drawn_order(COLUMNS.len(), round) {
             let (_, writers, streams) = COLUMNS[column];
-            rates[column] = files.race(set, writers, streams, (RECORD, records(rounds)))?;
+            rates[column] = files.race(set, writers, streams, (RECORD, records(rounds.at(round))))?;
         }
         Ok(rates)
     })?;

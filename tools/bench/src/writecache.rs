@@ -86,7 +86,7 @@ fn large_writes(bench: &Bench, depth: usize, rounds: Rounds) -> Result<(Vec<Vec<
             let load = Load {
                 len: WRITE_BYTES,
                 depth,
-                bytes: written(rounds),
+                bytes: written(rounds.at(round)),
                 area: CACHE_BYTES / 2,
                 seed: round as u64,
                 flush_after,
@@ -147,7 +147,7 @@ fn churn(bench: &Bench, rounds: Rounds) -> Result<()> {
         for turn in drawn_order(FITS.len(), round) {
             let placement = if turn == 0 { Placement::default() } else { Placement(take_next) };
             let config = Config { placement, ..still(4096) };
-            let aged = Aged::measure(bench, &config, round, rounds)?;
+            let aged = Aged::measure(bench, &config, round, rounds.at(round))?;
             figures[3 * turn..][..3].copy_from_slice(&[aged.fresh, aged.rate, aged.pieces]);
             seen[turn] = aged.runs;
         }

@@ -102,7 +102,7 @@ pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
     let rates = &RATES[rounds.pick(0, 1)..];
     let cases = rates.iter().flat_map(|rate| FOLIOS.map(|folio| (*rate, folio)));
     for (rate, (folio, fewer, faster)) in cases {
-        let figures = rounds.measure(|round| {
+        let figures = rounds.measure_anew(|round| {
             let mut values = vec![0.0; 2 * MODES.len()];
             for turn in drawn_order(MODES.len(), round) {
                 values[2 * turn..][..2].copy_from_slice(&run(rate, folio, 4096, MODES[turn], round)?);
@@ -148,7 +148,8 @@ pub(super) fn overwrites(rounds: Rounds) -> Result<()> {
 pub(super) fn sectors(rounds: Rounds) -> Result<()> {
     let mut rows = Vec::new();
     for folio in [4 << 10, 64 << 10] {
-        let figures = rounds.measure(|round| Ok(run(RATES[1], folio, 512, Mode::Block, round)?.to_vec()))?;
+        let figures =
+            rounds.measure_anew(|round| Ok(run(RATES[1], folio, 512, Mode::Block, round)?.to_vec()))?;
         rows.push(row![format!("{} KiB", folio >> 10), figure(&figures[0], 2).at_most(1.2)]);
     }
     let title = "Aligned overwrites of 512 bytes, block_size 512: bytes written below for each byte written";

@@ -58,9 +58,10 @@ impl Database {
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let names: Vec<_> =
         RATES.iter().flat_map(|rate| BLOCKS.map(|block| format!("r{rate}b{block}"))).collect();
-    let (server, commits) = (start(&names)?, commits(rounds));
+    let server = start(&names)?;
     let databases = names.iter().map(|name| Database::make(&server, name)).collect::<Result<Vec<_>>>()?;
     let figures = rounds.measure(|round| {
+        let commits = commits(rounds.at(round));
         let mut figures = vec![0.0; 2 * databases.len()];
         for turn in drawn_order(databases.len(), round) {
             let written = || server.number(&databases[turn].name, "page_cache", "written_back_bytes");

@@ -46,6 +46,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
 }
 
 fn one_round(rig: &Rig, direct: &[Contender; 2], round: usize, rounds: Rounds) -> Result<Vec<f64>> {
+    let rounds = rounds.at(round);
     let mut figures = vec![f64::NAN; CHOICES.len() * FIGURES];
     for turn in drawn_order(WAYS * CHOICES.len(), round) {
         let (choice, way, at) = (&CHOICES[turn / WAYS], turn % WAYS, turn / WAYS * FIGURES);

@@ -74,6 +74,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let direct = WAYS.into_iter().map(|way| rig.librbd(way.image())).collect::<Result<Vec<_>>>()?;
     let file = rig.file("file")?;
     let figures = rounds.measure(|round| {
+        let rounds = rounds.at(round);
         let mut figures = transfers(&rig, &direct[0], round, rounds)?;
         figures.extend(misses(&rig, &direct[0], round, rounds)?);
         figures.extend(hits(&rig, &file, round, rounds)?);

@@ -66,6 +66,7 @@ pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let by_one = ["--origin-connections", "1"];
     let one = over(&PEERS[0], "disk by one connection", &spillway, &sockets.0, &by_one)?;
     let figures = rounds.measure(|round| {
+        let rounds = rounds.at(round);
         let mut figures = rates(&pairs, round, rounds)?;
         figures.extend(connections([&one, &pairs[0].ours], round, rounds)?);
         Ok(figures)

@@ -47,13 +47,13 @@ fn group_commit(folder: &str, place: &str, flush_us: u64, rounds: Rounds) -> Res
     let mut one_client: Option<Vec<f64>> = None;
     for clients in [1, 4, 8, 16, 32] {
         let figures = rounds.measure(|round| {
+            let span = Duration::from_millis(rounds.at(round).pick(700, 200));
             let mut rates = vec![0.0; 2];
             for turn in drawn_order(2, round) {
                 let device = bench.costly(bench.medium.open(&bench.workers)?, flush_us)?;
                 let cache = bench.cache(&still(4096), bench.null()?, device)?;
                 let seam = Seam::new(if turn == 0 { cache } else { Arc::new(OneFlush::over(cache)) });
-                rates[turn] =
-                    flushes_a_second(&bench, seam, clients, Duration::from_millis(rounds.pick(700, 200)));
+                rates[turn] = flushes_a_second(&bench, seam, clients, span);
             }
             Ok(rates)
         })?;
