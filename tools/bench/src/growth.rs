@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use futures_util::future::join_all;
 use spillway_core::random::Random;
 use spillway_core::{BlockDevice, Budget, Geometry, IoBuf, Op, Regions, Request, Seam, Submission, Works};
 use spillway_io::{MmapRegions, Workers, WorkersOptions};
@@ -35,6 +36,9 @@ const KINDS: [&str; 3] = ["zram", "page cache", "write cache"];
 const COLOURS: [&str; 3] = [svg::BLUE, svg::ORANGE, svg::GREY];
 const OPS: [&str; 2] = ["reads", "writes"];
 
+/// Requests at a time while a device is filled.
+const FILLING: u64 = 32;
+
 /// Bytes of a device, and those that it holds.
 type Point = [u64; 2];
 
@@ -55,7 +59,7 @@ fn series(name: &str, points: &[(Point, u64)], set: &Arc<Pages>, rounds: Rounds)
         for turn in drawn_order(KINDS.len() * points.len(), round) {
             let (kind, point) = (turn / points.len(), turn % points.len());
             // The write cache takes some 40 us each.
-            let requests = rounds.pick([64 << 10, 64 << 10, 16 << 10], [4 << 10; 3])[kind];
+            let requests = rounds.pick([64 << 10, 64 << 10, 8 << 10], [4 << 10; 3])[kind];
             for (op, cost) in cost(kind, points[point].0, set, requests)?.into_iter().enumerate() {
                 micros[(kind * OPS.len() + op) * points.len() + point] = cost;
             }
@@ -161,12 +165,15 @@ fn timed(
     let stride = size / count / PAGE as u64 * PAGE as u64;
     on_worker(workers, move || async move {
         let seam = Seam::new(device);
-        let mut buf = IoBuf::new(PAGE);
-        for number in 0..count {
-            buf.copy_from_slice(set.page(number as usize));
-            buf = done(&seam, Op::Write, number * stride, buf).await;
-        }
-        let mut micros = [0.0; 2];
+        let fill = async |lane: u64| {
+            let mut buf = IoBuf::new(PAGE);
+            for number in lane * count / FILLING..(lane + 1) * count / FILLING {
+                buf.copy_from_slice(set.page(number as usize));
+                buf = done(&seam, Op::Write, number * stride, buf).await;
+            }
+        };
+        join_all((0..FILLING).map(fill)).await;
+        let (mut buf, mut micros) = (IoBuf::new(PAGE), [0.0; 2]);
         for (op, micros) in [Op::Read, Op::Write].into_iter().zip(&mut micros) {
             let mut random = Random(held);
             let start = Instant::now();
