@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -319,14 +320,19 @@ pub(crate) fn await_listener(socket: &Path, name: &str) -> Result<()> {
     connected.map(drop).with_context(|| format!("{name} does not listen on {}", socket.display()))
 }
 
-/// The server, built for release beside this program.
+/// The server, built for release beside this program when it is first asked for.
 pub(crate) fn binary() -> Result<PathBuf> {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = BUILT.get() {
+        return Ok(path.clone());
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = ["build", "--release", "--quiet", "--package", "spillway"];
     let status = forget_package(&mut Command::new(cargo)).args(build).status()?;
     ensure!(status.success(), "spillway cannot be built");
     let here = std::env::current_exe()?;
-    Ok(here.parent().context("a program lies in a folder")?.join("spillway"))
+    let path = here.parent().context("a program lies in a folder")?.join("spillway");
+    Ok(BUILT.get_or_init(|| path).clone())
 }
 
 /// A private folder.
