@@ -30,8 +30,8 @@ const ZONES: [u64; 3] = [504, 3246, 15];
 /// Those that the picture shows.
 const SHOWN: [(&str, usize, &str); 2] = [("DMA32", 1, svg::BLUE), ("Normal", 0, svg::ORANGE)];
 
-const MEMORY: u64 = 1 << 30;
-const WRITTEN: u64 = 2 << 30;
+const MEMORY: u64 = 512 << 20;
+const WRITTEN: u64 = 1 << 30;
 const WRITE_BYTES: usize = 32 << 10;
 
 /// Of the store: bytes a second, and microseconds of a write elsewhere. One that is faster in both has the same shape.
@@ -139,10 +139,10 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
     });
     let [bytes, seek] = store(rounds);
     let title = format!(
-        "E5: page cache of {} GiB in zones of 504 : 3246 : 15, {} GiB in writes of 32 KiB and a flush, a store of {} MB/s that takes {seek} us \
+        "E5: page cache of {} MiB in zones of 504 : 3246 : 15, {} MiB in writes of 32 KiB and a flush, a store of {} MB/s that takes {seek} us \
          more for each write elsewhere; dirty limits 10 and 40 %",
-        MEMORY >> 30,
-        WRITTEN >> 30,
+        MEMORY >> 20,
+        WRITTEN >> 20,
         bytes / 1_000_000,
     );
     let head = [

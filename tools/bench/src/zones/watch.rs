@@ -10,7 +10,7 @@ use spillway_core::{Attributes, Value};
 use crate::svg::{Chart, Line};
 
 /// Between two looks.
-const STEP: Duration = Duration::from_millis(250);
+const STEP: Duration = Duration::from_millis(125);
 
 /// Columns of the attribute `zones`.
 const BLOCKS: usize = 1;
