@@ -23,8 +23,8 @@ const AREA: u64 = 16 * MIB;
 pub(super) const RATES: [u64; 2] = [10, 20];
 
 /// Bytes that a mode writes below in a run, about, and most overwrites of a job.
-const RUN_BYTES: u64 = 16 * MIB;
-const COUNT_MAX: u64 = 400;
+const RUN_BYTES: u64 = 8 * MIB;
+const COUNT_MAX: u64 = 200;
 const COUNT_MIN: u64 = 3;
 
 /// Folio sizes; of whole-folio mode so many times fewer bytes are wanted, and so many times its overwrites a second; 0 where nothing is.

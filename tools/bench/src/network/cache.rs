@@ -67,7 +67,7 @@ fn write(contender: &Contender, choice: &Choice, rounds: Rounds) -> Result<Finis
 }
 
 fn mib(rounds: Rounds) -> u64 {
-    rounds.pick(32, 16)
+    rounds.pick(24, 4)
 }
 
 /// Writes a second: acknowledged, and with the drain.

@@ -108,7 +108,7 @@ fn over(
 }
 
 fn run(contender: &Contender, case: &Case, rounds: Rounds) -> Result<f64> {
-    let millis = rounds.pick(1000, 300);
+    let millis = rounds.pick(800, 300);
     let requests = fio(contender, case, &format!("--time_based --runtime={millis}ms"))?;
     Ok(requests * 1e3 / f64::from(millis))
 }

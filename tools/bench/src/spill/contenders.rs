@@ -63,7 +63,7 @@ impl Field<'_> {
     pub(super) fn measure(&self, contender: Contender, rounds: Rounds) -> Result<[f64; 2]> {
         match contender {
             Ours { pages, depth } => self.ours(pages, depth),
-            Fio { kib, depth } => self.fio(kib, depth, rounds.pick(5, 1)),
+            Fio { kib, depth } => self.fio(kib, depth, rounds.pick(3, 1)),
             Kernel => kernel(self.bytes, self.other.path()).or(Ok([f64::NAN; 2])),
         }
     }

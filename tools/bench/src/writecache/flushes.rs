@@ -136,7 +136,7 @@ const FLUSH_US: [u64; 2] = [5_000, 30_000];
 
 /// What a round of [`flush_under_load`] takes.
 fn load(rounds: Rounds) -> Duration {
-    Duration::from_secs(rounds.pick(5, 2))
+    Duration::from_secs(rounds.pick(3, 2))
 }
 
 /// Writers that fill a small cache over a slow origin, and a client that flushes: its slowest answer of all rounds.
