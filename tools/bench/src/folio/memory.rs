@@ -1,4 +1,6 @@
-//! Memory that the cache takes beside what it caches: what the allocator counts, and what is charged.
+//! Memory that the cache takes beside what it caches: what the allocator counts and what is mapped, and what is charged.
+
+use std::sync::Arc;
 
 use anyhow::Result;
 use spillway_core::random::Random;
@@ -39,14 +41,15 @@ fn beside(folio: u64) -> Result<[f64; 2]> {
         readahead_bytes_max: Some(0),
         ..Config::default()
     };
-    let order = drawn_order((2 * CACHE / folio) as usize, Random(folio).draw() as usize);
+    // Here to the end: what was allocated before may not be freed while it is counted.
+    let order: Arc<[usize]> = drawn_order((2 * CACHE / folio) as usize, Random(folio).draw() as usize).into();
     let workers = one_worker()?;
     allocator::count_from_now();
     let rig = Rig::on(workers, &config, 2 * CACHE, 4096, 1 << 30)?;
-    let len = folio.min(64 << 10);
+    let (len, drawn) = (folio.min(64 << 10), order.clone());
     rig.on_worker(move |seam| async move {
         let mut buf = IoBuf::new(len as usize);
-        for number in order {
+        for &number in &*drawn {
             for at in (0..folio).step_by(len as usize) {
                 let reply = seam.submit(Request::read(number as u64 * folio + at, buf)).await;
                 assert_eq!(reply.result, Ok(()));
@@ -54,9 +57,11 @@ fn beside(folio: u64) -> Result<[f64; 2]> {
             }
         }
     });
-    // Frames that reclaim keeps free are not beside the content.
-    let content = attributes(rig.cache.clone()).get("folio_bytes_max")?.number().unwrap_or(0);
-    let charged = rig.budget.used() - content;
-    let counted = allocator::counted() - content as i64;
-    Ok([counted as f64, charged as f64].map(|bytes| 100.0 * bytes / content as f64))
+    let most = attributes(rig.cache.clone()).get("folio_bytes_max")?.number().unwrap_or(0);
+    let (allocated, mapped) = (allocator::counted(), rig.mapped.bytes());
+    // Frames that reclaim keeps free are not beside the content; a last slab of such may not have been made.
+    let content = most.min(mapped);
+    let taken = allocated + (mapped - content) as i64;
+    let charged = rig.budget.used() - most;
+    Ok([100.0 * taken as f64 / content as f64, 100.0 * charged as f64 / most as f64])
 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use parking_lot::Mutex;
+use spillway_core::sync::Words;
 use spillway_core::{
-    Answer, BlockDevice, BlockSize, Budget, Env, Geometry, Op, Regions, Request, Seam, Submission, Works,
+    Answer, BlockDevice, BlockSize, Budget, Env, Geometry, Kind, Op, Region, Regions, Request, Seam, Slab,
+    Submission, Works,
 };
 use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, PageCache};
@@ -59,6 +61,34 @@ impl BlockDevice for Store {
     }
 }
 
+/// Memory of the system, which counts what it has given: a cache gives nothing of that back before its end.
+#[derive(Default)]
+pub(super) struct Mapped(AtomicU64);
+
+impl Mapped {
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl Regions for Mapped {
+    fn map(&self, bytes: usize) -> Result<Box<dyn Region>, Kind> {
+        MmapRegions.map(bytes).inspect(|region| self.add(region.len()))
+    }
+
+    fn map_slab(&self, bytes: usize) -> Result<Box<dyn Slab>, Kind> {
+        MmapRegions.map_slab(bytes).inspect(|slab| self.add(slab.bytes().len()))
+    }
+
+    fn map_words(&self, count: usize) -> Result<Box<dyn Words>, Kind> {
+        MmapRegions.map_words(count).inspect(|words| self.add(size_of_val(words.all())))
+    }
+}
+
 pub(super) fn one_worker() -> Result<Workers> {
     Ok(Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() })?)
 }
@@ -69,6 +99,7 @@ pub(super) struct Rig {
     pub(super) store: Arc<Store>,
     pub(super) cache: Arc<PageCache>,
     pub(super) budget: Arc<Budget>,
+    pub(super) mapped: Arc<Mapped>,
 }
 
 impl Rig {
@@ -94,10 +125,11 @@ impl Rig {
             ..Geometry::in_memory(size)
         };
         let store = Arc::new(Store { geometry, bytes_per_second, env, busy_until, written });
-        let regions: Arc<dyn Regions> = Arc::new(MmapRegions);
+        let mapped = Arc::new(Mapped::default());
+        let regions: Arc<dyn Regions> = mapped.clone();
         let (cache, _) =
             PageCache::open(config, store.clone(), workers.env(), &regions, &budget, Works::default())?;
-        Ok(Self { workers, store, cache, budget })
+        Ok(Self { workers, store, cache, budget, mapped })
     }
 
     /// Runs a task over the cache on the worker.
@@ -112,5 +144,20 @@ impl Rig {
         };
         self.workers.run_on(0, Box::new(move || Box::pin(task())));
         outcome.recv().expect("the worker answers")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spillway_core::sync::WORDS_A_PAGE;
+
+    #[test]
+    fn what_is_mapped_in_any_way_is_counted() {
+        let mapped = Mapped::default();
+        let slab = mapped.map_slab(3 << 20).unwrap();
+        assert_eq!((slab.bytes().len(), mapped.bytes()), (3 << 20, 3 << 20));
+        let _others = (mapped.map(8192).unwrap(), mapped.map_words(WORDS_A_PAGE).unwrap());
+        assert_eq!(mapped.bytes(), (3 << 20) + 8192 + 4096);
     }
 }
