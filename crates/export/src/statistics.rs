@@ -1,10 +1,13 @@
 //! What the clients of an export did, counted by each session for itself and published now and then.
 
+use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
+use spillway_core::Op;
 use spillway_core::stats::Counters;
 
 /// Answered requests of an export since it was made, in requests and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Pod, Zeroable)]
 pub struct Statistics {
     /// Reads.
     pub reads: u64,
@@ -26,61 +29,50 @@ pub struct Statistics {
     pub errors: u64,
 }
 
-/// What is counted, as indices.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Counter {
-    Reads,
-    ReadBytes,
-    Writes,
-    WriteBytes,
-    Flushes,
-    Trims,
-    WriteZeroes,
-    Others,
-    Errors,
+impl Statistics {
+    /// Counts a request that was answered: `op` is what a device was asked for, absent for anything else, and `bytes` what it
+    /// read or wrote, absent where it failed.
+    #[inline]
+    pub(crate) fn count(&mut self, op: Option<Op>, bytes: Option<u64>) {
+        let Some(bytes) = bytes else { return self.errors += 1 };
+        match op {
+            Some(Op::Read) => {
+                self.reads += 1;
+                self.read_bytes += bytes;
+            }
+            Some(Op::Write) => {
+                self.writes += 1;
+                self.write_bytes += bytes;
+            }
+            Some(Op::Flush) => self.flushes += 1,
+            Some(Op::Discard) => self.discards += 1,
+            Some(Op::WriteZeroes) => self.write_zeroes += 1,
+            None => self.others += 1,
+        }
+    }
 }
 
-const COUNTERS: usize = Counter::Errors as usize + 1;
+const COUNTERS: usize = size_of::<Statistics>() / size_of::<u64>();
 
 /// The counts of an export.
 #[derive(Default)]
 pub(crate) struct Counts(Counters<COUNTERS>);
 
 impl Counts {
-    pub(crate) fn add(&self, counter: Counter, count: u64) {
-        self.0.add(counter as usize, count);
+    /// Counts one request, as [`Statistics::count`] does.
+    pub(crate) fn count(&self, op: Option<Op>, bytes: Option<u64>) {
+        let mut one = Statistics::default();
+        one.count(op, bytes);
+        self.publish(&mut one);
+    }
+
+    /// Adds what a session has counted since it did so before.
+    pub(crate) fn publish(&self, counted: &mut Statistics) {
+        self.0.add_each(bytemuck::cast(std::mem::take(counted)));
     }
 
     pub(crate) fn statistics(&self) -> Statistics {
-        let sum = |counter: Counter| self.0.sum(counter as usize);
-        Statistics {
-            reads: sum(Counter::Reads),
-            read_bytes: sum(Counter::ReadBytes),
-            writes: sum(Counter::Writes),
-            write_bytes: sum(Counter::WriteBytes),
-            flushes: sum(Counter::Flushes),
-            discards: sum(Counter::Trims),
-            write_zeroes: sum(Counter::WriteZeroes),
-            others: sum(Counter::Others),
-            errors: sum(Counter::Errors),
-        }
-    }
-}
-
-/// What a session has counted and not published yet.
-#[derive(Default)]
-pub(crate) struct Tally([u64; COUNTERS]);
-
-impl Tally {
-    #[inline]
-    pub(crate) fn add(&mut self, counter: Counter, count: u64) {
-        self.0[counter as usize] += count;
-    }
-
-    /// Adds what was counted to the export's counts.
-    pub(crate) fn publish(&mut self, counts: &Counts) {
-        for (index, count) in self.0.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
-            counts.0.add(index, std::mem::take(count));
-        }
+        let sums: [u64; COUNTERS] = std::array::from_fn(|counter| self.0.sum(counter));
+        bytemuck::cast(sums)
     }
 }

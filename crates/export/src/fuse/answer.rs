@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::{IoBuf, Kind};
+use spillway_core::{IoBuf, Kind, Op};
 
 use super::tree::Volume;
 
@@ -25,17 +25,8 @@ pub(super) struct ControlTicket {
 pub(super) struct Ticket {
     pub(super) unique: u64,
     pub(super) volume: Arc<Volume>,
-    pub(super) command: Command,
-}
-
-/// What a disk file is asked for, and the bytes that travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command {
-    Read,
-    Write(u32),
-    Flush,
-    Zero,
-    Seek,
+    /// What its device is asked for; absent where holes are looked for.
+    pub(super) op: Option<Op>,
 }
 
 /// Where what was looked for begins; an error without a kind where there is no more of it.

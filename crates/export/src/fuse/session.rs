@@ -6,7 +6,7 @@ use std::task::Context;
 use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, mutant, work};
 
-use super::answer::{Command, ControlTicket, Ticket};
+use super::answer::{ControlTicket, Ticket};
 use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_OFFSET};
 use super::controls;
 use super::transfers::{Transfers, writing};
@@ -210,10 +210,10 @@ impl FuseSession {
     }
 
     /// A request about a disk file, and how large that is now.
-    fn ticket(&mut self, header: &Header, command: Command) -> Result<(Ticket, u64), i32> {
+    fn ticket(&mut self, header: &Header, op: Option<Op>) -> Result<(Ticket, u64), i32> {
         let volume = self.view.disk(header.node)?;
         let size = volume.export().geometry().size;
-        Ok((Ticket { unique: header.unique, volume, command }, size))
+        Ok((Ticket { unique: header.unique, volume, op }, size))
     }
 
     fn read(&mut self, header: &Header, body: &[u8]) -> Handled {
@@ -225,7 +225,7 @@ impl FuseSession {
         if let Some(Node::Control(number, part, file)) = Node::of(header.node) {
             return self.read_control(header, asked, (number, part, file));
         }
-        let (ticket, size) = self.ticket(header, Command::Read)?;
+        let (ticket, size) = self.ticket(header, Some(Op::Read))?;
         if asked.offset >= size {
             return self.done(&mut Head::of(header.unique, 0));
         }
@@ -245,13 +245,12 @@ impl FuseSession {
         let Some(asked) = asked.filter(|asked| message.len() == PAYLOAD_OFFSET + asked.len as usize) else {
             return Err((errno::EINVAL, message));
         };
-        let (mut ticket, size) = match self.ticket(header, Command::Write(asked.len)) {
+        let (ticket, size) = match self.ticket(header, Some(Op::Write)) {
             Ok((_, size)) if asked.offset >= size && asked.len > 0 => return Err((errno::ENOSPC, message)),
             Ok(found) => found,
             Err(errno) => return Err((errno, message)),
         };
         let len = u64::from(asked.len).min(size - asked.offset.min(size));
-        ticket.command = Command::Write(len as u32);
         message.narrow(PAYLOAD_OFFSET, len as usize);
         let durable = asked.open_mode & wire::open_mode::DSYNC != 0 && !mutant::on("fuse: forget DSYNC");
         let request = writing(asked.offset, durable);
@@ -262,7 +261,7 @@ impl FuseSession {
         if mutant::on("fuse: answer FSYNC without a flush") {
             return self.done(&mut Head::of(header.unique, 0));
         }
-        let (ticket, _) = self.ticket(header, Command::Flush)?;
+        let (ticket, _) = self.ticket(header, Some(Op::Flush))?;
         self.transfers.bare(ticket, Request::flush());
         Ok(())
     }
@@ -272,7 +271,7 @@ impl FuseSession {
         let mut fields = Fields::of(body);
         let (handle, offset) = fields.u64().zip(fields.u64()).ok_or(errno::EINVAL)?;
         let (len, mode) = fields.u64().zip(fields.u32()).ok_or(errno::EINVAL)?;
-        let (ticket, size) = self.ticket(header, Command::Zero)?;
+        let (ticket, size) = self.ticket(header, Some(Op::WriteZeroes))?;
         let punches = mode == fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
         let punches = punches && ticket.volume.export().geometry().fast_zeroes;
         let zeroes = mode & !fallocate_mode::KEEP_SIZE == fallocate_mode::ZERO_RANGE;
@@ -298,7 +297,7 @@ impl FuseSession {
             Some(whence::HOLE) => false,
             _ => return Err(errno::EINVAL),
         };
-        let (ticket, size) = self.ticket(header, Command::Seek)?;
+        let (ticket, size) = self.ticket(header, None)?;
         if offset >= size {
             return Err(errno::ENXIO);
         }

@@ -11,14 +11,13 @@ use std::task::Context;
 use spillway_core::exchange::Message;
 use spillway_core::{Aligned, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request};
 
-use super::answer::{Asked, Command, ControlTicket, Found, Other, Shown, Ticket};
+use super::answer::{Asked, ControlTicket, Found, Other, Shown, Ticket};
 use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
 use super::wire::{Head, errno};
 use crate::covered::spend_for;
 use crate::pending::PENDING_MAX;
 use crate::pipeline::{Limits, Outcome, Pipeline};
-use crate::statistics::Counter;
 
 /// Bytes of replies that are not sent.
 const UNSENT: usize = 0;
@@ -169,29 +168,16 @@ impl Transfers {
     }
 
     fn fail(&mut self, ticket: &Ticket, errno: i32) {
-        ticket.volume.export().counters.add(Counter::Errors, 1);
+        ticket.volume.export().counters.count(ticket.op, None);
         self.refuse(ticket.unique, errno);
     }
 
     fn succeed(&mut self, ticket: &Ticket, buf: IoBuf) {
         let mut head = Head::of(ticket.unique, 0);
-        let (requests, bytes) = match ticket.command {
-            Command::Read => (Counter::Reads, Some((Counter::ReadBytes, buf.len()))),
-            Command::Write(len) => {
-                head.u32(len).u32(0);
-                (Counter::Writes, Some((Counter::WriteBytes, len as usize)))
-            }
-            Command::Flush => (Counter::Flushes, None),
-            Command::Zero => (Counter::WriteZeroes, None),
-            Command::Seek => (Counter::Others, None),
-        };
-        let counters = &ticket.volume.export().counters;
-        counters.add(requests, 1);
-        if let Some((counter, len)) = bytes {
-            counters.add(counter, len as u64);
-        }
-        match ticket.command {
-            Command::Read => self.reply_with(&mut head, buf),
+        ticket.volume.export().counters.count(ticket.op, Some(buf.len() as u64));
+        match ticket.op {
+            Some(Op::Read) => self.reply_with(&mut head, buf),
+            Some(Op::Write) => self.reply(head.u32(buf.len() as u32).u32(0)),
             _ => self.reply(&mut head),
         }
     }

@@ -1,6 +1,6 @@
 //! Which requests are allowed, and the errno of each refusal: a pure function of the header and the negotiated rules.
 
-use spillway_core::{Geometry, SECTOR};
+use spillway_core::{Geometry, Op, SECTOR};
 
 use super::reply::{Refusal, ReplyStyle};
 use super::ticket::{Command, Ticket};
@@ -57,7 +57,7 @@ impl Rules {
             return Err(Refusal::invalid("a flag that this command does not know"));
         }
         let ticket = Ticket { command, flags, cookie, offset, length };
-        if command == Command::Flush {
+        if command == Command::Io(Op::Flush) {
             return match (offset, length) {
                 (0, 0) => Ok(ticket),
                 _ => Err(Refusal::invalid("a flush has neither offset nor length")),
@@ -70,34 +70,36 @@ impl Rules {
 
     const fn flags_allowed(&self, command: Command) -> u16 {
         let own = match command {
-            Command::Read if matches!(self.replies, ReplyStyle::Simple) => 0,
-            Command::Read => cmd_flag::DF,
-            Command::Write if matches!(self.replies, ReplyStyle::Extended) => cmd_flag::PAYLOAD_LEN,
-            Command::WriteZeroes => cmd_flag::NO_HOLE | cmd_flag::FAST_ZERO,
+            Command::Io(Op::Read) if matches!(self.replies, ReplyStyle::Simple) => 0,
+            Command::Io(Op::Read) => cmd_flag::DF,
+            Command::Io(Op::Write) if matches!(self.replies, ReplyStyle::Extended) => cmd_flag::PAYLOAD_LEN,
+            Command::Io(Op::WriteZeroes) => cmd_flag::NO_HOLE | cmd_flag::FAST_ZERO,
             Command::BlockStatus => cmd_flag::REQ_ONE,
-            Command::Write | Command::Flush | Command::Trim | Command::Cache => 0,
+            Command::Io(Op::Write | Op::Flush | Op::Discard) | Command::Cache => 0,
         };
         own | cmd_flag::FUA
     }
 
     #[inline]
     fn check_ability(&self, ticket: &Ticket) -> Result<(), Refusal> {
-        let too_long = ticket.command.carries_buffer() && ticket.length > u64::from(self.payload_len_max);
+        let too_long = ticket.length > u64::from(self.payload_len_max);
         match ticket.command {
             command if command.writes() && self.geometry.read_only => {
                 Err(Refusal::new(errno::EPERM, "the export is read-only"))
             }
-            Command::Write if self.replies == ReplyStyle::Extended && !ticket.has(cmd_flag::PAYLOAD_LEN) => {
+            Command::Io(Op::Write)
+                if self.replies == ReplyStyle::Extended && !ticket.has(cmd_flag::PAYLOAD_LEN) =>
+            {
                 Err(Refusal::invalid("a write without the flag that announces its payload"))
             }
-            Command::Read if too_long && ticket.has(cmd_flag::DF) => {
+            Command::Io(Op::Read) if too_long && ticket.has(cmd_flag::DF) => {
                 Err(Refusal::new(errno::EOVERFLOW, "longer than the largest payload"))
             }
-            Command::Read | Command::Write if too_long => {
+            Command::Io(Op::Read | Op::Write) if too_long => {
                 Err(Refusal::invalid("longer than the largest payload"))
             }
             // Only holes are known to be fast.
-            Command::WriteZeroes
+            Command::Io(Op::WriteZeroes)
                 if ticket.has(cmd_flag::FAST_ZERO)
                     && (ticket.has(cmd_flag::NO_HOLE) || !self.geometry.fast_zeroes) =>
             {
@@ -115,7 +117,7 @@ impl Rules {
         let range = ticket.range();
         if !range.within(self.geometry.size) {
             return Err(match ticket.command {
-                Command::Write | Command::WriteZeroes => {
+                Command::Io(Op::Write | Op::WriteZeroes) => {
                     Refusal::new(errno::ENOSPC, "past the end of the export")
                 }
                 _ => Refusal::invalid("past the end of the export"),

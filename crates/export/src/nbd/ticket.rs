@@ -7,12 +7,9 @@ use super::wire::{RequestHeader, cmd, cmd_flag};
 /// The commands that are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    Read,
-    Write,
-    Flush,
-    Trim,
+    /// What a device is asked for.
+    Io(Op),
     Cache,
-    WriteZeroes,
     BlockStatus,
 }
 
@@ -20,25 +17,25 @@ impl Command {
     /// The command of that number, if it is answered.
     pub(super) fn of(number: u16) -> Option<Self> {
         Some(match number {
-            cmd::READ => Command::Read,
-            cmd::WRITE => Command::Write,
-            cmd::FLUSH => Command::Flush,
-            cmd::TRIM => Command::Trim,
+            cmd::READ => Command::Io(Op::Read),
+            cmd::WRITE => Command::Io(Op::Write),
+            cmd::FLUSH => Command::Io(Op::Flush),
+            cmd::TRIM => Command::Io(Op::Discard),
             cmd::CACHE => Command::Cache,
-            cmd::WRITE_ZEROES => Command::WriteZeroes,
+            cmd::WRITE_ZEROES => Command::Io(Op::WriteZeroes),
             cmd::BLOCK_STATUS => Command::BlockStatus,
             _ => return None,
         })
     }
 
-    /// Whether it changes the device.
-    pub(super) const fn writes(self) -> bool {
-        matches!(self, Command::Write | Command::Trim | Command::WriteZeroes)
+    /// The operation of a device.
+    pub(super) const fn op(self) -> Option<Op> {
+        if let Command::Io(op) = self { Some(op) } else { None }
     }
 
-    /// Whether a buffer as long as the range travels with the request.
-    pub(super) const fn carries_buffer(self) -> bool {
-        matches!(self, Command::Read | Command::Write)
+    /// Whether it changes the device.
+    pub(super) fn writes(self) -> bool {
+        self.op().is_some_and(Op::writes)
     }
 }
 
@@ -56,7 +53,7 @@ impl Ticket {
     /// For the reply to a header that was refused: it needs the mark and the offset; the command no longer matters.
     pub(super) const fn refused(header: &RequestHeader) -> Self {
         let RequestHeader { flags, cookie, offset, length, .. } = *header;
-        Self { command: Command::Flush, flags, cookie, offset, length }
+        Self { command: Command::Io(Op::Flush), flags, cookie, offset, length }
     }
 
     /// The range of the export that the request is about.

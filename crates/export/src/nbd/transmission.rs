@@ -72,7 +72,7 @@ impl Transmission {
 
     /// Requests received whole and not answered.
     pub(super) fn pending(&self) -> usize {
-        let parked = self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Read);
+        let parked = self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Io(Op::Read));
         self.pipeline.pending() + usize::from(parked)
     }
 
@@ -196,15 +196,14 @@ impl Transmission {
 
     fn accept(&mut self, ticket: Ticket, rest: &[u8], out: &mut Output) -> usize {
         match ticket.command {
-            Command::Read | Command::Write => {
+            Command::Io(Op::Read | Op::Write) => {
                 if let Some((ticket, buf)) = self.pipeline.equip(ticket, ticket.length as usize, unsent(out))
                 {
                     return self.begin_with_buffer(ticket, buf, rest, out);
                 }
             }
-            Command::Flush => self.submit(ticket, Request::flush(), out),
-            Command::Trim => self.submit_bare(ticket, Op::Discard, out),
-            Command::WriteZeroes => self.submit_bare(ticket, Op::WriteZeroes, out),
+            Command::Io(Op::Flush) => self.submit(ticket, Request::flush(), out),
+            Command::Io(op) => self.submit_bare(ticket, op, out),
             Command::Cache => self.responder.succeed(&ticket, out),
             Command::BlockStatus => self.query_extents(ticket, out),
         }
@@ -212,7 +211,7 @@ impl Transmission {
     }
 
     fn begin_with_buffer(&mut self, ticket: Ticket, buf: IoBuf, rest: &[u8], out: &mut Output) -> usize {
-        if ticket.command == Command::Read {
+        if ticket.command == Command::Io(Op::Read) {
             self.submit(ticket, Request { buf, ..ticket.request(Op::Read) }, out);
             return 0;
         }
@@ -333,7 +332,7 @@ impl Transmission {
         self.ending.wind_down();
         if begins && self.connected.export().comes_back() {
             self.position = Position::End;
-            if self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Write) {
+            if self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Io(Op::Write)) {
                 self.pipeline.take_parked();
             }
         }
@@ -341,7 +340,7 @@ impl Transmission {
             self.skip(left, refused, out);
         }
         // Its payload has not been received.
-        if self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Write)
+        if self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Io(Op::Write))
             && let Some(ticket) = self.pipeline.take_parked()
         {
             self.skip(ticket.length, Some((ticket, Refusal::SHUTTING_DOWN)), out);

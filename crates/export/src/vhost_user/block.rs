@@ -1,6 +1,6 @@
 //! Requests and configuration of a block device: VIRTIO 1.2, section 5.2.
 
-use spillway_core::{Geometry, SECTOR};
+use spillway_core::{Geometry, Op, SECTOR};
 
 /// Features of a block device that we have, by their bits.
 pub(crate) mod feature {
@@ -55,31 +55,28 @@ const UNMAP: u32 = 1;
 /// What a request is, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    Read,
-    Write,
-    Flush,
+    /// What a device is asked for.
+    Io(Op),
     Identify,
-    Discard,
-    WriteZeroes,
     Unknown,
 }
 
 impl Command {
-    /// Whether it changes the device.
-    pub(crate) fn changes(self) -> bool {
-        matches!(self, Self::Write | Self::Discard | Self::WriteZeroes)
+    /// The operation of a device.
+    pub(crate) const fn op(self) -> Option<Op> {
+        if let Self::Io(op) = self { Some(op) } else { None }
     }
 
     /// The command, and the byte where it begins.
     pub(crate) fn decode(header: &[u8; HEADER_LEN]) -> (Self, u64) {
         let [k0, k1, k2, k3, _, _, _, _, s0, s1, s2, s3, s4, s5, s6, s7] = *header;
         let command = match u32::from_le_bytes([k0, k1, k2, k3]) {
-            kind::IN => Self::Read,
-            kind::OUT => Self::Write,
-            kind::FLUSH => Self::Flush,
+            kind::IN => Self::Io(Op::Read),
+            kind::OUT => Self::Io(Op::Write),
+            kind::FLUSH => Self::Io(Op::Flush),
             kind::GET_ID => Self::Identify,
-            kind::DISCARD => Self::Discard,
-            kind::WRITE_ZEROES => Self::WriteZeroes,
+            kind::DISCARD => Self::Io(Op::Discard),
+            kind::WRITE_ZEROES => Self::Io(Op::WriteZeroes),
             _ => Self::Unknown,
         };
         let sector = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);

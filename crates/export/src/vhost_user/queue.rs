@@ -160,20 +160,20 @@ impl BlockQueue {
         let mut header = [0; HEADER_LEN];
         let whole = copy_out(memory, &readable, &mut header)?;
         let (command, offset) = if whole { Command::decode(&header) } else { (Command::Unknown, 0) };
-        if !matches!(command, Command::Read | Command::Identify) {
+        if !matches!(command, Command::Io(Op::Read) | Command::Identify) {
             keep_last_byte(&mut writable)?;
         }
         let ticket = Ticket { head, command, writable, flush: 0, durable: false };
         drop_front(&mut readable, HEADER_LEN as u64);
         // The device may take what this export does not.
-        if command.changes() && self.parts.export.geometry().read_only {
+        if command.op().is_some_and(Op::writes) && self.parts.export.geometry().read_only {
             return self.finish(memory, &ticket, status::IO_ERROR, &[]);
         }
         match command {
-            Command::Read | Command::Write => self.transfer(memory, Transfer { ticket, offset, readable }),
-            Command::Flush => self.flush(memory, ticket),
+            Command::Io(Op::Read | Op::Write) => self.transfer(memory, Transfer { ticket, offset, readable }),
+            Command::Io(Op::Flush) => self.flush(memory, ticket),
+            Command::Io(_) => self.bare(memory, ticket, &readable),
             Command::Identify => self.identify(memory, &ticket),
-            Command::Discard | Command::WriteZeroes => self.bare(memory, ticket, &readable),
             Command::Unknown => self.finish(memory, &ticket, status::UNSUPPORTED, &[]),
         }
     }
@@ -203,7 +203,7 @@ impl BlockQueue {
         if !memory.is_whole() {
             return Err(CUT_OFF);
         }
-        let zeroes = ticket.command == Command::WriteZeroes;
+        let zeroes = ticket.command == Command::Io(Op::WriteZeroes);
         let Some(Extent { offset, len, unmap }) = extent.filter(|extent| zeroes || !extent.unmap) else {
             return self.finish(memory, &ticket, status::UNSUPPORTED, &[]);
         };
@@ -218,7 +218,7 @@ impl BlockQueue {
     /// A read or write, once it has its buffer.
     fn transfer(&mut self, memory: &GuestMemory, transfer: Transfer) -> Result<(), Broken> {
         let len = match transfer.ticket.command {
-            Command::Read => bytes_of(&transfer.ticket.writable) - 1,
+            Command::Io(Op::Read) => bytes_of(&transfer.ticket.writable) - 1,
             _ => bytes_of(&transfer.readable),
         };
         let most = u64::from(self.parts.limits.payload_len_max);
@@ -244,7 +244,7 @@ impl BlockQueue {
         let Transfer { mut ticket, offset, readable } = transfer;
         self.segments += spare_of(&ticket.writable);
         let range = spillway_core::ByteRange::new(offset.min(u64::MAX - buf.len() as u64), buf.len() as u64);
-        if ticket.command == Command::Read {
+        if ticket.command == Command::Io(Op::Read) {
             return self.submit(memory, ticket, Request { range, ..Request::read(range.offset, buf) });
         }
         copy_out(memory, &readable, &mut buf)?;

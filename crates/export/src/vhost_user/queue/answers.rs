@@ -1,14 +1,13 @@
 //! Answers, back into the ring.
 
-use spillway_core::{Reply, work};
+use spillway_core::{Op, Reply, work};
 
-use super::super::block::{self, Command, status};
+use super::super::block::{Command, status};
 use super::super::memory::GuestMemory;
 use super::super::pieces::{copy_in, spare_of};
 use super::super::ring::{Broken, bytes_of};
 use super::{BlockQueue, CUT_OFF, Never, Ticket};
 use crate::pipeline::Outcome;
-use crate::statistics::Counter;
 
 impl BlockQueue {
     pub(super) fn answer(
@@ -18,7 +17,7 @@ impl BlockQueue {
         outcome: Outcome<Never>,
     ) -> Result<(), Broken> {
         let Outcome::Io(Reply { result, buf }) = outcome;
-        if matches!(ticket.command, Command::Read | Command::Write) {
+        if matches!(ticket.command, Command::Io(Op::Read | Op::Write)) {
             let held = spare_of(&ticket.writable);
             assert!(self.segments >= held, "an answer gives back {held} pieces of {}", self.segments);
             self.segments -= held;
@@ -28,30 +27,25 @@ impl BlockQueue {
         }
         match ticket.command {
             // What was discarded may come back: no discard is lost.
-            Command::Write | Command::WriteZeroes if !ticket.durable => self.parts.unflushed.written(),
-            Command::Flush => self.parts.unflushed.flushed(ticket.flush),
+            Command::Io(Op::Write | Op::WriteZeroes) if !ticket.durable => self.parts.unflushed.written(),
+            Command::Io(Op::Flush) => self.parts.unflushed.flushed(ticket.flush),
             _ => {}
         }
-        let content = match ticket.command {
-            Command::Read => &buf[..],
-            Command::Write => {
-                self.parts.export.counters.add(Counter::WriteBytes, buf.len() as u64);
-                &[]
-            }
-            _ => &[],
-        };
-        self.finish(memory, ticket, status::OK, content)
+        self.finish(memory, ticket, status::OK, &buf)
     }
 
-    /// Writes `content` and the status, and gives the request back; not where they were written in place of memory that is gone.
+    /// Counts the request, writes the status and what was read into `buf`, and gives the request back; not where they were written in place
+    /// of memory that is gone.
     pub(super) fn finish(
         &mut self,
         memory: &GuestMemory,
         ticket: &Ticket,
         status: u8,
-        content: &[u8],
+        buf: &[u8],
     ) -> Result<(), Broken> {
-        self.count(ticket.command, status, content.len());
+        let bytes = (status == status::OK).then_some(buf.len() as u64);
+        self.parts.export.counters.count(ticket.command.op(), bytes);
+        let content: &[u8] = if ticket.command == Command::Io(Op::Write) { &[] } else { buf };
         let Some(ring) = &mut self.ring else { return Ok(()) };
         work::spend_bytes(content.len(), work::BYTES_COPIED);
         let status_at = bytes_of(&ticket.writable) - 1;
@@ -70,22 +64,5 @@ impl BlockQueue {
             inflight.given_back(ticket.head, ring.used());
         }
         Ok(())
-    }
-
-    fn count(&self, command: Command, status: u8, read: usize) {
-        let counters = &self.parts.export.counters;
-        let counter = match command {
-            _ if status != block::status::OK => Counter::Errors,
-            Command::Read => Counter::Reads,
-            Command::Write => Counter::Writes,
-            Command::Flush => Counter::Flushes,
-            Command::Identify | Command::Unknown => Counter::Others,
-            Command::Discard => Counter::Trims,
-            Command::WriteZeroes => Counter::WriteZeroes,
-        };
-        counters.add(counter, 1);
-        if command == Command::Read && read > 0 {
-            counters.add(Counter::ReadBytes, read as u64);
-        }
     }
 }
