@@ -41,7 +41,7 @@ use spillway_io::rbd;
 use spillway_layers::options::Options;
 
 use crate::cli::plan::ServerPlan;
-use crate::cli::server_options::{Manner, ServerConfig};
+use crate::cli::server_options::{RunMode, ServerConfig};
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
 use crate::runtime_folder::RuntimeFolder;
@@ -91,16 +91,16 @@ fn carry_out(command: Command) -> Result<u8> {
 fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
     match command {
         Command::Ram(options) => {
-            return serve(options.server.manner(), || ServerPlan::ram(options), &folder);
+            return serve(options.server.run_mode(), || ServerPlan::ram(options), &folder);
         }
         Command::Disk(options) => {
-            return serve(options.server.manner(), || ServerPlan::disk(options), &folder);
+            return serve(options.server.run_mode(), || ServerPlan::disk(options), &folder);
         }
         Command::Cache(options) => {
-            return serve(options.server.manner(), || ServerPlan::cache(options), &folder);
+            return serve(options.server.run_mode(), || ServerPlan::cache(options), &folder);
         }
         Command::Serve(options) => {
-            return serve(options.server.manner(), || ServerPlan::serve(options), &folder);
+            return serve(options.server.run_mode(), || ServerPlan::serve(options), &folder);
         }
         Command::Ls(options) => client::list(&folder, &options)?,
         Command::Top(options) => client::top(&folder, &options)?,
@@ -122,10 +122,10 @@ fn with_servers(command: Command, folder: RuntimeFolder) -> Result<u8> {
 }
 
 /// Serves in this process, or in one of its own in the background; the exit code.
-fn serve(manner: Manner, plan: impl FnOnce() -> Result<ServerPlan>, folder: &RuntimeFolder) -> Result<u8> {
+fn serve(mode: RunMode, plan: impl FnOnce() -> Result<ServerPlan>, folder: &RuntimeFolder) -> Result<u8> {
     let plan = plan()?;
     plan.check_sockets(folder)?;
-    if manner.background && !daemon::is_child() {
+    if mode.background && !daemon::is_child() {
         if spillway_io::passed_count().map_err(exit::refused)? > 0 {
             let words = "the service manager passes sockets to this process: leave out --background";
             return Err(exit::Failure::usage(words).into());
@@ -136,5 +136,5 @@ fn serve(manner: Manner, plan: impl FnOnce() -> Result<ServerPlan>, folder: &Run
         daemon::leave_session()?;
     }
     spillway_io::memory::return_what_is_freed();
-    server::run(plan, &manner.command, folder)
+    server::run(plan, &mode.command, folder)
 }

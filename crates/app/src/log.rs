@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `queue` | lines that wait, bounded, and how an event becomes one |
 //! | `writing` | the thread that writes them, and says how many could not be |
-//! | `outlet` | where they go |
+//! | `output` | where they go |
 //!
 //! A line that cannot be written is nobody's error: it is counted, and the log says so as soon as a line can be written again.
 
@@ -19,12 +19,12 @@ use tracing::level_filters::LevelFilter;
 
 use crate::cli::{LogFormat, LogOptions};
 
-mod outlet;
+mod output;
 mod queue;
 mod writing;
 
-use outlet::Outlet;
-use queue::{Entrances, Item, Order, PANIC, Queue};
+use output::LogOutput;
+use queue::{Item, Order, PANIC, Queue, QueueWriters};
 use writing::Writing;
 
 /// How long the end of the program waits for lines to be written.
@@ -41,10 +41,10 @@ struct Log {
 
 /// Starts logging for the rest of the program.
 pub(crate) fn start(options: &LogOptions) -> Result<()> {
-    let (outlet, (queue, items)) = (outlet(options)?, Queue::new());
-    let (file, counts) = (outlet.path().map(Path::to_owned), queue.counts());
+    let (output, (queue, items)) = (output(options)?, Queue::new());
+    let (file, counts) = (output.path().map(Path::to_owned), queue.counts());
     let log = LOG.get_or_init(|| Log { queue, file });
-    let writing = Writing::new(items, counts, outlet);
+    let writing = Writing::new(items, counts, output);
     let write = || {
         // The file may lie on a device of this server; see `system::become_io_flusher`, which says so where it fails.
         let _ = rustix::process::configure_io_flusher_behavior(true);
@@ -65,21 +65,21 @@ fn subscribe(options: &LogOptions, queue: &'static Queue) {
     };
     let log = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
     // Its own way of saying so is to print, and it panics where that fails.
-    let log = log.log_internal_errors(false).with_writer(Entrances(queue));
+    let log = log.log_internal_errors(false).with_writer(QueueWriters(queue));
     match options.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),
     }
 }
 
-fn outlet(options: &LogOptions) -> Result<Outlet> {
+fn output(options: &LogOptions) -> Result<LogOutput> {
     let Some(path) = &options.log_file else {
-        return Outlet::stderr().context("cannot write to standard error");
+        return LogOutput::stderr().context("cannot write to standard error");
     };
     let cannot = || format!("cannot open the log file {}", path.display());
     // A server in the background leaves the working folder, and opens the file again later.
     let whole = std::path::absolute(path).with_context(cannot)?;
-    Outlet::file(whole).with_context(cannot)
+    LogOutput::file(whole).with_context(cannot)
 }
 
 /// Logs a panic, and waits until it is written: the process may end by it.
@@ -110,7 +110,7 @@ pub(crate) fn keep_in(path: &Path) -> Result<PathBuf> {
     }
     let cannot = || format!("cannot open the log file {}", path.display());
     let path = std::path::absolute(path).with_context(cannot)?;
-    let kept = Outlet::kept(path.clone()).with_context(cannot)?;
+    let kept = LogOutput::kept(path.clone()).with_context(cannot)?;
     // What was logged before is for the terminal.
     flush();
     log.queue.send(Item::Order(Order::Replace(kept)));

@@ -2,7 +2,7 @@
 //!
 //! An [`Export`] counts its connected clients, so that a change which no client may see (a reset) is possible only in
 //! their absence: [`Export::reserve`] refuses while there are any, and refuses newcomers while it is held. Clients that
-//! come by its twin, a second name under which they can only read, count as all others.
+//! come by its alias, a second name under which they can only read, count as all others.
 //!
 //! A block device of the kernel outlives its server, with what it has not written yet. The next server keeps the export for it: others are
 //! refused until that client is back, or its block device is gone.
@@ -24,7 +24,7 @@ const TEXT_LEN_MAX: usize = 4096;
 
 /// A second name of an export, under which clients can only read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Twin {
+pub struct Alias {
     /// The name.
     pub name: String,
     /// Whether lists leave it out.
@@ -50,7 +50,7 @@ pub struct Export {
     device: Aligned,
     read_only: bool,
     hidden: bool,
-    twin: Option<Twin>,
+    alias: Option<Alias>,
     clients: AtomicUsize,
     is_awaited: IsAwaited,
     /// Where it is kept, with its number of clients [`RESERVED`].
@@ -85,7 +85,7 @@ impl Export {
             device,
             read_only: false,
             hidden: false,
-            twin: None,
+            alias: None,
             clients: AtomicUsize::new(0),
             is_awaited: Box::new(|| false),
             kept: Mutex::default(),
@@ -118,16 +118,16 @@ impl Export {
         self
     }
 
-    /// Also offers the device under the name of its twin, which has the rules and errors of [`Export::new`] and is another name.
-    pub fn with_twin(mut self, twin: Option<Twin>) -> Result<Self, Error> {
-        if let Some(twin) = &twin {
-            check_text("an export's read-only name", &twin.name)?;
-            if twin.name == self.name {
+    /// Also offers the device under the name of its alias, which has the rules and errors of [`Export::new`] and is another name.
+    pub fn with_alias(mut self, alias: Option<Alias>) -> Result<Self, Error> {
+        if let Some(alias) = &alias {
+            check_text("an export's read-only name", &alias.name)?;
+            if alias.name == self.name {
                 let name = &self.name;
                 return Err(Error::invalid(format!("'{name}' is also the read-only name: choose another")));
             }
         }
-        self.twin = twin;
+        self.alias = alias;
         Ok(self)
     }
 
@@ -158,8 +158,8 @@ impl Export {
     }
 
     /// Its second name.
-    pub fn twin(&self) -> Option<&Twin> {
-        self.twin.as_ref()
+    pub fn alias(&self) -> Option<&Alias> {
+        self.alias.as_ref()
     }
 
     /// The description; empty for none.

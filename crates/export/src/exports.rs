@@ -1,7 +1,7 @@
 //! What a server offers: exports by their names.
 //!
 //! [`Exports`] is shared by all sessions and may change at any time; a session looks a name up once, when its client chooses it. Each name
-//! is an [`Offer`]: an export has its own, and that of its twin, by which clients can only read. An export whose device has size 0 is not
+//! is an [`Offer`]: an export has its own, and that of its alias, by which clients can only read. An export whose device has size 0 is not
 //! served: it is neither listed nor found. A hidden name is found and not listed.
 //!
 //! The empty name means the only export of which a name is listed, by its own name if that is listed: it leads to nothing that a list hides.
@@ -20,20 +20,20 @@ use crate::export::{Connected, Export};
 #[derive(Clone)]
 pub struct Offer {
     export: Arc<Export>,
-    by_twin: bool,
+    by_alias: bool,
 }
 
 impl PartialEq for Offer {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.export, &other.export) && self.by_twin == other.by_twin
+        Arc::ptr_eq(&self.export, &other.export) && self.by_alias == other.by_alias
     }
 }
 
 impl Offer {
     /// What an export offers, its own name first.
     fn all_of(export: &Arc<Export>) -> impl Iterator<Item = Self> {
-        let by = |by_twin| Self { export: export.clone(), by_twin };
-        [Some(by(false)), export.twin().map(|_| by(true))].into_iter().flatten()
+        let by = |by_alias| Self { export: export.clone(), by_alias };
+        [Some(by(false)), export.alias().map(|_| by(true))].into_iter().flatten()
     }
 
     /// The export.
@@ -43,18 +43,18 @@ impl Offer {
 
     /// The name.
     pub fn name(&self) -> &str {
-        self.export.twin().filter(|_| self.by_twin).map_or(self.export.name(), |twin| &twin.name)
+        self.export.alias().filter(|_| self.by_alias).map_or(self.export.name(), |alias| &alias.name)
     }
 
     /// The device as clients see it who come by this name.
     pub fn geometry(&self) -> Geometry {
         let geometry = self.export.geometry();
-        Geometry { read_only: geometry.read_only || self.by_twin, ..geometry }
+        Geometry { read_only: geometry.read_only || self.by_alias, ..geometry }
     }
 
     /// Whether lists leave it out.
     fn is_hidden(&self) -> bool {
-        self.export.twin().filter(|_| self.by_twin).map_or(self.export.is_hidden(), |twin| twin.hidden)
+        self.export.alias().filter(|_| self.by_alias).map_or(self.export.is_hidden(), |alias| alias.hidden)
     }
 
     /// Counts a client in; see [`Export::connect`].
@@ -89,7 +89,7 @@ impl Exports {
         Ok(export)
     }
 
-    /// Takes an export of that own name from the list, with its twin. Its clients keep it until they leave.
+    /// Takes an export of that own name from the list, with its alias. Its clients keep it until they leave.
     pub fn remove(&self, name: &str) -> Option<Arc<Export>> {
         let mut list = self.list.write();
         let index = list.iter().position(|export| export.name() == name)?;

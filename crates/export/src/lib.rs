@@ -33,6 +33,6 @@ mod statistics;
 #[cfg(test)]
 mod test_device;
 
-pub use export::{Export, Reserved, Twin};
+pub use export::{Alias, Export, Reserved};
 pub use exports::{Exports, Offer};
 pub use statistics::Statistics;

@@ -33,7 +33,7 @@ pub use child::{Before, end_with_us, keep_descriptors_from};
 pub use file::{Direct, FileOptions, Footprint, Opened, Survey, identity_of, lock_file, open, program_of};
 pub use net::access::{Access, group_id};
 pub use net::dial::{Dialer, ServerAddress};
-pub use net::hall::{Limits, NewSession};
+pub use net::listener_state::{Limits, NewSession};
 pub use net::networks::{Allowed, Network};
 pub use net::passed::{PASSED_VARIABLES, passed, passed_count};
 pub use net::peers::Peers;

@@ -12,8 +12,8 @@ use spillway_core::{
     Submission, Table, Type, Unit,
 };
 
+use crate::open_context::{Below, Open, OpenContext, OpenDevice};
 use crate::options::{options, unrelated};
-use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
 /// Up to an hour.
 const DELAY: Type = Type::Number(0, 3_600_000_000);
@@ -62,8 +62,8 @@ impl Delay {
 }
 
 impl Open<Below> for Config {
-    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
-        Ok(OpenDevice::new(Delay::new(self, below, around.env.clone())?, attributes))
+    async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Delay::new(self, below, context.env.clone())?, attributes))
     }
 }
 

@@ -16,8 +16,8 @@ use spillway_core::{
     Spec, Submission, Table, Type, Unit, Value,
 };
 
+use crate::open_context::{Below, Open, OpenContext, OpenDevice};
 use crate::options::{Field, choices, options, unrelated};
-use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
 choices! {
     /// Operations that a fault counts.
@@ -213,8 +213,8 @@ impl Fault {
 }
 
 impl Open<Below> for Config {
-    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
-        Ok(OpenDevice::new(Fault::new(self, below, around.env.clone())?, attributes))
+    async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Fault::new(self, below, context.env.clone())?, attributes))
     }
 }
 

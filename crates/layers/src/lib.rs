@@ -13,6 +13,7 @@ pub mod file;
 pub mod limits;
 pub mod memory;
 pub mod null;
+pub mod open_context;
 pub mod options;
 pub mod page_cache;
 pub mod passed;
@@ -22,7 +23,6 @@ mod sizes;
 mod slice;
 pub mod spill;
 pub mod stack;
-pub mod surroundings;
 pub mod trace;
 pub mod volatile;
 #[cfg(test)]

@@ -21,9 +21,9 @@ use spillway_core::{
     Kind, LocalFuture, Op, Preset, Request, Spec, Submission, Table, Unit, Value,
 };
 
+use crate::open_context::{Open, OpenContext, OpenDevice};
 use crate::options::{Options, options};
 use crate::sizes;
-use crate::surroundings::{Open, OpenDevice, Surroundings};
 
 /// Bytes allocated at once.
 pub const CHUNK: u64 = 64 << 10;
@@ -172,8 +172,8 @@ fn pieces(range: ByteRange) -> impl Iterator<Item = Piece> {
 }
 
 impl Open<()> for Config {
-    async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
-        let memory = Memory::new(self, around.budget.clone())?;
+    async fn open(&self, (): (), context: &OpenContext) -> Result<OpenDevice, Error> {
+        let memory = Memory::new(self, context.budget.clone())?;
         Ok(OpenDevice { grow: Some(memory.clone()), ..OpenDevice::new(memory, attributes) })
     }
 }

@@ -11,9 +11,9 @@ use spillway_core::{
     Op, Preset, Request, Submission, Table, Unit, Value,
 };
 
+use crate::open_context::{Open, OpenContext, OpenDevice};
 use crate::options::{Options, options};
 use crate::sizes;
-use crate::surroundings::{Open, OpenDevice, Surroundings};
 
 options! {
     /// What a configuration says about a null origin.
@@ -41,7 +41,7 @@ impl Null {
 }
 
 impl Open<()> for Config {
-    async fn open(&self, (): (), _: &Surroundings) -> Result<OpenDevice, Error> {
+    async fn open(&self, (): (), _: &OpenContext) -> Result<OpenDevice, Error> {
         let null = Null::new(self)?;
         Ok(OpenDevice { grow: Some(null.clone()), ..OpenDevice::new(null, attributes) })
     }

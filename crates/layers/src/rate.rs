@@ -17,8 +17,8 @@ use spillway_core::{
     Table, Type, Unit,
 };
 
+use crate::open_context::{Below, Open, OpenContext, OpenDevice};
 use crate::options::{options, unrelated};
-use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
 const NANOS: u128 = 1_000_000_000;
 
@@ -90,8 +90,8 @@ impl Rate {
 }
 
 impl Open<Below> for Config {
-    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
-        Ok(OpenDevice::new(Rate::new(self, below, around.env.clone())?, attributes))
+    async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Rate::new(self, below, context.env.clone())?, attributes))
     }
 }
 

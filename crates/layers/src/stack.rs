@@ -19,9 +19,9 @@ use spillway_core::{
 use crate::about;
 use crate::fenced::Fenced;
 use crate::limits::{self, Limits};
+use crate::open_context::{BackingDevice, Below, Open, OpenContext, OpenDevice};
 use crate::options::Options;
 use crate::passed::Passed;
-use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
 use crate::{delay, fault, file, memory, null, page_cache, rate, trace, volatile, write_cache, zram};
 
 /// The kinds over `$below`, one a line: the name that a configuration gives as `kind`, and what the rest of it says.
@@ -51,8 +51,8 @@ macro_rules! kinds {
                 match self { $(Self::$variant(config) => config.backing_devices(),)* }
             }
 
-            async fn open(&self, below: $below, around: &Surroundings) -> Result<OpenDevice, Error> {
-                match self { $(Self::$variant(config) => config.open(below, around).await,)* }
+            async fn open(&self, below: $below, context: &OpenContext) -> Result<OpenDevice, Error> {
+                match self { $(Self::$variant(config) => config.open(below, context).await,)* }
             }
         }
     };
@@ -192,20 +192,20 @@ const HOLDING: [&str; 3] = ["volatile", "write_cache", "page_cache"];
 impl Stack {
     /// Opens what `config` says, from the origin up, on a thread that runs tasks. An error calls the part by its own of the `names`, which
     /// come in the same order, or else by its place in a file, and ends what was opened before; dropped, it leaves that as a crash would.
-    pub async fn open(config: &StackConfig, names: &[&str], around: &Surroundings) -> Result<Self, Error> {
+    pub async fn open(config: &StackConfig, names: &[&str], context: &OpenContext) -> Result<Self, Error> {
         let name = |part: usize| match (names.get(part), part) {
             (Some(name), _) => (*name).to_owned(),
             (None, 0) => "origin".to_owned(),
             (None, part) => format!("layers[{}]", part - 1),
         };
         config.check()?;
-        let opened = config.origin.open((), around).await.map_err(|error| about(&name(0), &error))?;
+        let opened = config.origin.open((), context).await.map_err(|error| about(&name(0), &error))?;
         let device = opened.device.clone();
-        let works = around.works.clone();
+        let works = context.works.clone();
         let mut stack =
             Self { device, parts: Vec::new(), notes: Vec::new(), works, at_risk: Vec::new(), fence: None };
         stack.put(config.origin.kind(), opened);
-        match stack.open_layers(config, name, around).await {
+        match stack.open_layers(config, name, context).await {
             Ok(()) => Ok(stack),
             Err(error) => {
                 stack.end().await;
@@ -218,18 +218,18 @@ impl Stack {
         &mut self,
         config: &StackConfig,
         name: impl Fn(usize) -> String,
-        around: &Surroundings,
+        context: &OpenContext,
     ) -> Result<(), Error> {
         for (index, layer) in config.layers.iter().enumerate() {
-            let below = Arc::new(Passed::new(self.device.clone(), around.env.clone()));
-            let opened = layer.open(below.clone(), around).await;
+            let below = Arc::new(Passed::new(self.device.clone(), context.env.clone()));
+            let opened = layer.open(below.clone(), context).await;
             self.parts[0].passed = Some(below);
             self.put(layer.kind(), opened.map_err(|error| about(&name(index + 1), &error))?);
         }
         number(&mut self.parts);
         assert_eq!(self.parts.len(), 1 + config.layers.len(), "each part of the configuration is open");
         self.notes.dedup();
-        self.put_limits(around)?;
+        self.put_limits(context)?;
         if let Some(fence) = self.fence.take() {
             self.device = Arc::new(Fenced::new(self.device.clone(), fence));
         }
@@ -263,9 +263,9 @@ impl Stack {
     }
 
     /// Puts limits on top; none are set.
-    fn put_limits(&mut self, around: &Surroundings) -> Result<(), Error> {
+    fn put_limits(&mut self, context: &OpenContext) -> Result<(), Error> {
         let (below, parts) = (self.device.clone(), self.at_risk.clone());
-        let limits = Limits::new(&around.name, below, parts, around.env.clone())?;
+        let limits = Limits::new(&context.name, below, parts, context.env.clone())?;
         if !self.device.geometry().volatile {
             self.device = limits.clone();
         }

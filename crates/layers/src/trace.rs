@@ -16,8 +16,8 @@ use spillway_core::{
 };
 
 use crate::about;
+use crate::open_context::{Below, Open, OpenContext, OpenDevice};
 use crate::options::{Options, options};
-use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
 options! {
     /// What a configuration says about a trace.
@@ -130,13 +130,13 @@ impl Log {
 }
 
 /// A request on its way; recorded on drop.
-struct Passage {
+struct TracedRequest {
     log: Arc<Log>,
     start: Duration,
     record: Record,
 }
 
-impl Passage {
+impl TracedRequest {
     fn new(log: Arc<Log>, request: &Request) -> Self {
         let Request { op, range, flags, .. } = *request;
         let record = Record { sequence: 0, op, range, flags, result: None, latency: Duration::ZERO };
@@ -149,7 +149,7 @@ impl Passage {
     }
 }
 
-impl Drop for Passage {
+impl Drop for TracedRequest {
     fn drop(&mut self) {
         self.record.latency = self.log.env.now().saturating_sub(self.start);
         self.log.add(self.record);
@@ -202,8 +202,8 @@ impl Trace {
 }
 
 impl Open<Below> for Config {
-    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
-        Ok(OpenDevice::new(Trace::new(self, below, around.env.clone(), &around.budget)?, attributes))
+    async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
+        Ok(OpenDevice::new(Trace::new(self, below, context.env.clone(), &context.budget)?, attributes))
     }
 }
 
@@ -213,15 +213,15 @@ impl BlockDevice for Trace {
     }
 
     fn submit(&self, request: Request) -> Submission {
-        let passage = Passage::new(self.log.clone(), &request);
+        let traced = TracedRequest::new(self.log.clone(), &request);
         match self.below.submit(request) {
             Answer::Done(reply) => {
-                passage.end(reply.result);
+                traced.end(reply.result);
                 Answer::Done(reply)
             }
             Answer::Pending(future) => Answer::pending(async move {
                 let reply = future.await;
-                passage.end(reply.result);
+                traced.end(reply.result);
                 reply
             }),
         }

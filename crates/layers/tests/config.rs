@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use spillway_core::{Answer, Attributes, BlockSize, Budget, Error, Kind, Works};
+use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
-use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_layers::{delay, memory};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
-fn surroundings() -> (Arc<World>, Surroundings) {
+fn open_context() -> (Arc<World>, OpenContext) {
     let world = World::new(1);
-    let around = Surroundings {
+    let context = OpenContext {
         name: "device".into(),
         env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
@@ -21,7 +21,7 @@ fn surroundings() -> (Arc<World>, Surroundings) {
         works: Works::default(),
         open_file: Arc::new(|backing| Answer::Done(open_file(backing))),
     };
-    (world, around)
+    (world, context)
 }
 
 fn open_file(backing: &BackingDevice) -> Result<OpenStorage, Error> {
@@ -39,8 +39,8 @@ fn build(text: &str) -> Result<Stack, String> {
 }
 
 fn open(config: StackConfig) -> Result<Stack, Error> {
-    let (world, around) = surroundings();
-    world.run(Answer::pending(async move { Stack::open(&config, &[], &around).await }))
+    let (world, context) = open_context();
+    world.run(Answer::pending(async move { Stack::open(&config, &[], &context).await }))
 }
 
 /// Asserts that `text` is refused with all of `words`.

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use spillway_core::contract::{Subject, check};
 use spillway_core::random::Random;
 use spillway_core::{Aligned, Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Op, Request, Works};
+use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
 use spillway_layers::stack::{Stack, StackConfig};
-use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;
 
 const MEMORY: &str = r#"origin = { kind = "memory", size = "8M" }"#;
 
-fn surroundings(world: &Arc<World>) -> Surroundings {
-    Surroundings {
+fn open_context(world: &Arc<World>) -> OpenContext {
+    OpenContext {
         name: "device".into(),
         env: world.clone(),
         regions: Arc::new(VecRegions::new(64 << 20)),
@@ -36,8 +36,8 @@ fn open_file(backing: &BackingDevice) -> Result<OpenStorage, Error> {
 
 fn build(world: &Arc<World>, text: &str) -> Stack {
     let config: StackConfig = toml::from_str(text).expect("the text is a configuration");
-    let around = surroundings(world);
-    let stack = world.run(Answer::pending(async move { Stack::open(&config, &[], &around).await }));
+    let context = open_context(world);
+    let stack = world.run(Answer::pending(async move { Stack::open(&config, &[], &context).await }));
     stack.expect("the configuration is allowed")
 }
 

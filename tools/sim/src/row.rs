@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use spillway_core::{Answer, BlockSize, Budget, Env, Error, Registry, SECTOR};
 use spillway_layers::limits;
+use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
-use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::preset;
 use crate::remote;
@@ -260,7 +260,7 @@ impl Row {
             zram.require_kept = left.is_some_and(|left| left.sure);
         }
         let (remote, impatient, far) = (self.remote, self.impatient, (world.clone(), budget.clone()));
-        let around = Surroundings {
+        let context = OpenContext {
             name: "device".into(),
             env: world.clone() as Arc<dyn Env>,
             regions: Arc::new(VecRegions::new(regions_bytes)),
@@ -280,7 +280,7 @@ impl Row {
                 Answer::Done(Ok(OpenStorage { storage, notes: Vec::new() }))
             }),
         };
-        let stack = Stack::open(&config, &[], &around).await?;
+        let stack = Stack::open(&config, &[], &context).await?;
         stack.limit(&limits::Config { at_risk_bytes_max: self.at_risk, ..limits::Config::default() })?;
         Ok(stack)
     }

@@ -11,8 +11,8 @@ use anyhow::Result;
 use spillway_core::sync::Mutex;
 use spillway_core::{Error, Kind};
 use spillway_io::Footprint;
+use spillway_layers::open_context::{BackingDevice, OpenStorage};
 use spillway_layers::stack::StackConfig;
-use spillway_layers::surroundings::{BackingDevice, OpenStorage};
 
 use crate::address::{Address, Scheme};
 use crate::cli::place::DISK;
@@ -181,8 +181,8 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
     use spillway_io::FileOptions;
+    use spillway_layers::open_context::Remote;
     use spillway_layers::stack::{LayerConfig, OriginConfig};
-    use spillway_layers::surroundings::Remote;
     use spillway_layers::{file, write_cache};
 
     #[test]

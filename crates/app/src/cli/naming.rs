@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use clap::Args;
-use spillway_export::Twin;
+use spillway_export::Alias;
 
 use crate::exit::Failure;
 use crate::runtime_folder::check_name;
@@ -29,7 +29,7 @@ pub(crate) struct Naming {
     /// Whether lists leave the device's own name out.
     pub(crate) hidden: bool,
     /// The second name, in which a '%' stands for the number of the device.
-    pub(crate) twin: Option<Twin>,
+    pub(crate) alias: Option<Alias>,
 }
 
 /// Options of a command that serves one device.
@@ -63,17 +63,17 @@ impl Naming {
             let words = "read_only_name_hidden is for a read-only name: give read_only_name NAME too";
             return Err(Failure::usage(words.to_owned()).into());
         }
-        Ok(Self { hidden, twin: name.map(|name| Twin { name, hidden: name_hidden }) })
+        Ok(Self { hidden, alias: name.map(|name| Alias { name, hidden: name_hidden }) })
     }
 
     /// Refuses what cannot be a second name of a device of that name, which may be a template as this one.
     fn check(&self, device: &str) -> Result<()> {
-        let Some(twin) = &self.twin else { return Ok(()) };
-        let about = || format!("read_only_name {}", twin.name);
+        let Some(alias) = &self.alias else { return Ok(()) };
+        let about = || format!("read_only_name {}", alias.name);
         let longest =
-            if device.contains('%') { numbered(&twin.name, NUMBERS_MAX - 1) } else { twin.name.clone() };
+            if device.contains('%') { numbered(&alias.name, NUMBERS_MAX - 1) } else { alias.name.clone() };
         check_name(&longest).with_context(about)?;
-        if (0..NUMBERS_MAX).any(|number| numbered(device, number) == numbered(&twin.name, number)) {
+        if (0..NUMBERS_MAX).any(|number| numbered(device, number) == numbered(&alias.name, number)) {
             let text = format!("the device is named {device}: give another name");
             return Err(Failure::usage(text)).with_context(about);
         }
@@ -82,9 +82,9 @@ impl Naming {
 
     /// Puts the number of the device in the place of its '%'.
     pub(crate) fn take_number(&mut self, number: u32) {
-        if let Some(twin) = &mut self.twin {
-            twin.name = numbered(&twin.name, number);
-            assert!(!twin.name.contains('%'), "the second name {} has another number to come", twin.name);
+        if let Some(alias) = &mut self.alias {
+            alias.name = numbered(&alias.name, number);
+            assert!(!alias.name.contains('%'), "the second name {} has another number to come", alias.name);
         }
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn check<'a>(devices: impl Iterator<Item = (&'a str, &'a Naming)>) ->
     let mut names = Vec::new();
     for (device, naming) in devices {
         naming.check(device)?;
-        names.extend([device].into_iter().chain(naming.twin.as_ref().map(|twin| twin.name.as_str())));
+        names.extend([device].into_iter().chain(naming.alias.as_ref().map(|alias| alias.name.as_str())));
     }
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -110,16 +110,16 @@ pub(crate) fn check<'a>(devices: impl Iterator<Item = (&'a str, &'a Naming)>) ->
 mod tests {
     use super::*;
 
-    fn checked(twin: &str, device: &str) -> Result<()> {
-        Naming::new(false, Some(twin.to_owned()), false)?.check(device)
+    fn checked(alias: &str, device: &str) -> Result<()> {
+        Naming::new(false, Some(alias.to_owned()), false)?.check(device)
     }
 
     #[test]
     fn a_second_name_is_one_and_another() {
-        for (twin, device) in [("ro", "ram0"), ("ram%-ro", "ram%"), ("ro", "ram%"), ("ro%", "ram%")] {
-            checked(twin, device).unwrap_or_else(|why| panic!("{twin} of {device}: {why:#}"));
+        for (alias, device) in [("ro", "ram0"), ("ram%-ro", "ram%"), ("ro", "ram%"), ("ro%", "ram%")] {
+            checked(alias, device).unwrap_or_else(|why| panic!("{alias} of {device}: {why:#}"));
         }
-        for (twin, device, words) in [
+        for (alias, device, words) in [
             ("ram0", "ram0", "the device is named ram0"),
             ("ram7", "ram%", "the device is named ram%"),
             ("ram%", "ram%", "the device is named ram%"),
@@ -128,8 +128,8 @@ mod tests {
             ("a/b", "ram0", "is not allowed"),
             ("", "ram0", "is not allowed"),
         ] {
-            let refused = format!("{:#}", checked(twin, device).unwrap_err());
-            assert!(refused.contains(words) && refused.contains("read_only_name"), "{twin}: {refused}");
+            let refused = format!("{:#}", checked(alias, device).unwrap_err());
+            assert!(refused.contains(words) && refused.contains("read_only_name"), "{alias}: {refused}");
         }
         assert!(Naming::new(false, None, true).is_err(), "there is no name to hide");
     }
@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn no_name_is_given_twice() {
         let plain = Naming::default();
-        let twin = |name: &str| Naming::new(false, Some(name.to_owned()), false).unwrap();
-        check([("a", &twin("b")), ("c", &plain), ("d", &twin("e"))].into_iter()).unwrap();
-        let (own, of_twin) = ([("a", &plain), ("a", &plain)], [("a", &twin("b")), ("c", &twin("b"))]);
-        for devices in [own, of_twin, [("a", &twin("b")), ("b", &plain)]] {
+        let alias = |name: &str| Naming::new(false, Some(name.to_owned()), false).unwrap();
+        check([("a", &alias("b")), ("c", &plain), ("d", &alias("e"))].into_iter()).unwrap();
+        let (own, of_alias) = ([("a", &plain), ("a", &plain)], [("a", &alias("b")), ("c", &alias("b"))]);
+        for devices in [own, of_alias, [("a", &alias("b")), ("b", &plain)]] {
             let refused = check(devices.into_iter()).unwrap_err().to_string();
             assert!(refused.contains("two devices are named"), "{refused}");
         }
@@ -150,6 +150,6 @@ mod tests {
     fn a_second_name_has_the_number_of_its_device() {
         let mut naming = Naming::new(true, Some("ram%-ro".into()), true).unwrap();
         naming.take_number(3);
-        assert_eq!(naming.twin, Some(Twin { name: "ram3-ro".into(), hidden: true }));
+        assert_eq!(naming.alias, Some(Alias { name: "ram3-ro".into(), hidden: true }));
     }
 }

@@ -115,8 +115,8 @@ impl ServerPlan {
     }
 
     /// Second names of the devices.
-    pub(crate) fn twins(&self) -> impl Iterator<Item = &str> {
-        self.devices.iter().filter_map(|device| Some(device.naming.twin.as_ref()?.name.as_str()))
+    pub(crate) fn aliases(&self) -> impl Iterator<Item = &str> {
+        self.devices.iter().filter_map(|device| Some(device.naming.alias.as_ref()?.name.as_str()))
     }
 
     fn guests(&self) -> impl Iterator<Item = &GuestPlan> {

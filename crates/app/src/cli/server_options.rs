@@ -190,7 +190,7 @@ pub(crate) struct ServerOptions {
 }
 
 /// How a server runs.
-pub(crate) struct Manner {
+pub(crate) struct RunMode {
     /// It leaves the terminal.
     pub(crate) background: bool,
     /// The program that runs beside it, whose end is its own; empty for none.
@@ -232,8 +232,8 @@ impl ServerOptions {
     }
 
     /// How the server runs.
-    pub(crate) fn manner(&self) -> Manner {
-        Manner { background: self.declared.gives("background"), command: self.command.clone() }
+    pub(crate) fn run_mode(&self) -> RunMode {
+        RunMode { background: self.declared.gives("background"), command: self.command.clone() }
     }
 }
 

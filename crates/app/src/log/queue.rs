@@ -12,7 +12,7 @@ use spillway_core::sync::{AtomicU64, AtomicUsize, Ordering};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::outlet::Outlet;
+use super::output::LogOutput;
 
 /// Most bytes of lines that wait.
 const QUEUED_BYTES_MAX: usize = 256 << 10;
@@ -43,7 +43,7 @@ pub(super) enum Order {
     /// Open the file again by its path.
     Reopen,
     /// Write there from now on.
-    Replace(Outlet),
+    Replace(LogOutput),
 }
 
 /// The end that threads which log have.
@@ -120,12 +120,12 @@ pub(super) fn apart(speak: impl FnOnce()) -> Vec<u8> {
 }
 
 /// The way of one event into the queue.
-pub(super) struct Entrance<'a> {
+pub(super) struct QueueWriter<'a> {
     queue: &'a Queue,
     panic: bool,
 }
 
-impl Write for Entrance<'_> {
+impl Write for QueueWriter<'_> {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         APART.with_borrow_mut(|apart| match apart {
             Some(apart) => apart.extend_from_slice(lines),
@@ -140,16 +140,16 @@ impl Write for Entrance<'_> {
 }
 
 /// Makes the ways into a queue for the formatter.
-pub(super) struct Entrances(pub(super) &'static Queue);
+pub(super) struct QueueWriters(pub(super) &'static Queue);
 
-impl<'a> MakeWriter<'a> for Entrances {
-    type Writer = Entrance<'a>;
+impl<'a> MakeWriter<'a> for QueueWriters {
+    type Writer = QueueWriter<'a>;
 
-    fn make_writer(&'a self) -> Entrance<'a> {
-        Entrance { queue: self.0, panic: false }
+    fn make_writer(&'a self) -> QueueWriter<'a> {
+        QueueWriter { queue: self.0, panic: false }
     }
 
-    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Entrance<'a> {
-        Entrance { queue: self.0, panic: event.target() == PANIC }
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> QueueWriter<'a> {
+        QueueWriter { queue: self.0, panic: event.target() == PANIC }
     }
 }

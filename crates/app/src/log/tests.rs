@@ -13,7 +13,7 @@ use spillway_io::patient::write_all;
 use spillway_io::{Workers, WorkersOptions};
 
 use super::*;
-use crate::log::outlet::{KEPT_BYTES_MAX, older};
+use crate::log::output::{KEPT_BYTES_MAX, older};
 use crate::scratch::Scratch;
 
 /// Tells a process of this test what it is, and where its log is.
@@ -63,11 +63,11 @@ fn nobody_waits_for_a_log_that_is_stuck() {
 fn a_kept_file_is_its_owners_and_bounded_and_has_the_newest_lines() {
     let scratch = Scratch::new("kept");
     let path = scratch.path().join("x.log");
-    let mut outlet = Outlet::kept(path.clone()).unwrap();
+    let mut output = LogOutput::kept(path.clone()).unwrap();
     for number in 0..20_000 {
         let line = format!("{number:099}\n");
-        outlet.make_room(line.len()).unwrap();
-        assert_eq!(outlet.write(line.as_bytes(), Duration::ZERO).unwrap(), 100);
+        output.make_room(line.len()).unwrap();
+        assert_eq!(output.write(line.as_bytes(), Duration::ZERO).unwrap(), 100);
     }
     let (newer, old) = (fs::read_to_string(&path).unwrap(), fs::read_to_string(older(&path)).unwrap());
     assert!(newer.len() as u64 <= KEPT_BYTES_MAX && old.len() as u64 <= KEPT_BYTES_MAX);
@@ -76,7 +76,7 @@ fn a_kept_file_is_its_owners_and_bounded_and_has_the_newest_lines() {
     assert!(numbers.windows(2).all(|pair| pair[0] + 1 == pair[1]), "none is lost in between");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     // The next server goes on in it.
-    let mut next = Outlet::kept(path.clone()).unwrap();
+    let mut next = LogOutput::kept(path.clone()).unwrap();
     next.make_room(KEPT_BYTES_MAX as usize).unwrap();
     assert!(fs::read_to_string(older(&path)).unwrap() == newer && fs::read(&path).unwrap().is_empty());
 }
@@ -85,11 +85,11 @@ fn a_kept_file_is_its_owners_and_bounded_and_has_the_newest_lines() {
 fn a_kept_file_that_was_deleted_is_made_again_at_its_bound() {
     let scratch = Scratch::new("deleted");
     let path = scratch.path().join("x.log");
-    let mut outlet = Outlet::kept(path.clone()).unwrap();
-    outlet.write(b"x\n", Duration::ZERO).unwrap();
+    let mut output = LogOutput::kept(path.clone()).unwrap();
+    output.write(b"x\n", Duration::ZERO).unwrap();
     fs::remove_file(&path).unwrap();
-    outlet.make_room(KEPT_BYTES_MAX as usize).unwrap();
-    outlet.write(b"y\n", Duration::ZERO).unwrap();
+    output.make_room(KEPT_BYTES_MAX as usize).unwrap();
+    output.write(b"y\n", Duration::ZERO).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"y\n");
 }
 

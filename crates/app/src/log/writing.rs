@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use spillway_core::sync::Ordering;
 
-use super::outlet::Outlet;
+use super::output::LogOutput;
 use super::queue::{Counts, Item, Order, apart, count};
 
 /// How long a place that takes nothing is waited for until orders are looked at.
@@ -21,7 +21,7 @@ pub(super) struct Writing {
     /// Items that arrived before an order that was looked for.
     waiting: VecDeque<Item>,
     counts: Arc<Counts>,
-    outlet: Outlet,
+    output: LogOutput,
     /// The last line ends in its middle.
     torn: bool,
     /// Lines that were not written since the log last said so, and why.
@@ -30,9 +30,9 @@ pub(super) struct Writing {
 }
 
 impl Writing {
-    /// Writes what comes through a queue with these `counts` to `outlet`.
-    pub(super) fn new(items: Receiver<Item>, counts: Arc<Counts>, outlet: Outlet) -> Self {
-        Self { items, waiting: VecDeque::new(), counts, outlet, torn: false, lost: 0, why: String::new() }
+    /// Writes what comes through a queue with these `counts` to `output`.
+    pub(super) fn new(items: Receiver<Item>, counts: Arc<Counts>, output: LogOutput) -> Self {
+        Self { items, waiting: VecDeque::new(), counts, output, torn: false, lost: 0, why: String::new() }
     }
 
     /// Writes until nobody can log any more.
@@ -101,11 +101,11 @@ impl Writing {
     }
 
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        self.outlet.make_room(line.len())?;
+        self.output.make_room(line.len())?;
         let whole = if self.torn { [b"\n", line].concat() } else { line.to_vec() };
         let mut at = 0;
         while at < whole.len() {
-            match self.outlet.write(&whole[at..], PATIENCE) {
+            match self.output.write(&whole[at..], PATIENCE) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     at += count;
@@ -137,8 +137,8 @@ impl Writing {
     fn obey(&mut self, order: Order) -> bool {
         let elsewhere = match order {
             Order::Reopen => self.reopen(),
-            Order::Replace(outlet) => {
-                self.outlet = outlet;
+            Order::Replace(output) => {
+                self.output = output;
                 true
             }
         };
@@ -148,8 +148,8 @@ impl Writing {
 
     /// Opens the file again; says whether there is one and that worked.
     fn reopen(&mut self) -> bool {
-        let outcome = self.outlet.reopen();
-        let Some(path) = self.outlet.path().map(Path::display) else {
+        let outcome = self.output.reopen();
+        let Some(path) = self.output.path().map(Path::display) else {
             tracing::info!("log: there is no file to open again, it is standard error");
             return false;
         };

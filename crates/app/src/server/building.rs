@@ -51,7 +51,7 @@ impl Built {
     pub(crate) fn enter(self, exports: &Exports, address: Address) -> Result<Device, Error> {
         let backend = self.backend;
         let export = Export::new(self.name, self.aligned)?.with_hidden(self.naming.hidden);
-        let export = export.with_twin(self.naming.twin)?;
+        let export = export.with_alias(self.naming.alias)?;
         let export = export.with_description(self.stack.describe())?.with_read_only(self.read_only);
         // It could be read at the start. Where it cannot be any more, the client of before may still come back.
         let export = export.kept_while(move || NbdDevice::exists(&backend).unwrap_or(true));
@@ -90,7 +90,7 @@ pub(crate) struct Builder {
     /// Bytes to count for a connection.
     pub(crate) connection_bytes: u64,
     /// Second names of devices, which no device is added by.
-    pub(crate) twins: Vec<String>,
+    pub(crate) aliases: Vec<String>,
 }
 
 impl Builder {
@@ -132,7 +132,7 @@ impl Builder {
     fn claim(&self) -> Result<Claim, Error> {
         for number in 0..NUMBERS_MAX {
             let name = added_name(number);
-            if self.twins.contains(&name) {
+            if self.aliases.contains(&name) {
                 continue;
             }
             let path = self.folder.control_socket(&name);

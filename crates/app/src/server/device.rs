@@ -81,8 +81,8 @@ impl Device {
     }
 
     /// The name by which NBD clients can only read.
-    pub(crate) fn twin(&self) -> Option<&str> {
-        self.export.twin().map(|twin| twin.name.as_str())
+    pub(crate) fn alias(&self) -> Option<&str> {
+        self.export.alias().map(|alias| alias.name.as_str())
     }
 
     /// The device as a listing shows it.
@@ -105,7 +105,7 @@ impl Device {
             spill_size,
             streams: number("max_comp_streams"),
             read_only: geometry.read_only,
-            read_only_name: self.twin().map(str::to_owned),
+            read_only_name: self.alias().map(str::to_owned),
             clients: self.export.clients() as u64,
             requests: self.export.statistics(),
             latencies: self.export.latencies().into_iter().map(LatencyRow::from).collect(),
@@ -130,8 +130,8 @@ impl Device {
     fn exports(&self) -> Vec<String> {
         let file = self.file.as_ref().map(|path| path.display().to_string());
         let guest = self.guest.as_ref().map(|guest| format!("vhost-user:{}", guest.plan.path.display()));
-        let twin = self.twin().map(|name| self.address.uri(name));
-        [self.address.uri(self.name())].into_iter().chain(twin).chain(file).chain(guest).collect()
+        let alias = self.alias().map(|name| self.address.uri(name));
+        [self.address.uri(self.name())].into_iter().chain(alias).chain(file).chain(guest).collect()
     }
 
     /// The attributes of all parts. A name that a part above has too is written `PART.NAME`.

@@ -47,7 +47,7 @@ impl Devices {
         let name = device.name();
         assert!(list.iter().all(|other| other.name() != name), "two devices are named {name}");
         assert!(
-            list.iter().all(|other| other.twin() != Some(name)),
+            list.iter().all(|other| other.alias() != Some(name)),
             "{name} is a second name of another device"
         );
         list.push(device);
@@ -70,7 +70,7 @@ impl Devices {
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Device>, Error> {
         let all = self.all();
         all.iter().find(|device| device.name() == name).cloned().ok_or_else(|| {
-            if let Some(device) = all.iter().find(|device| device.twin() == Some(name)) {
+            if let Some(device) = all.iter().find(|device| device.alias() == Some(name)) {
                 let text = format!("{name} is the read-only name of device {0}: give {0}", device.name());
                 return Error::new(Kind::NotFound, text);
             }

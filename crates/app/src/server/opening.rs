@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use spillway_core::{Aligned, Answer, Budget, Env, Error, Registry, Works};
 use spillway_io::{Dialer, FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_thread};
+use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
 use spillway_layers::stack::{Stack, StackConfig};
-use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 
 use crate::address::Scheme;
 use crate::cli::distinct::InUse;
@@ -16,7 +16,7 @@ use crate::trust::Trusts;
 /// Opens stacks.
 #[derive(Clone)]
 pub(crate) struct StackOpener {
-    around: Surroundings,
+    context: OpenContext,
     registry: Arc<Registry>,
     in_use: Arc<InUse>,
     dialer: Dialer,
@@ -26,7 +26,7 @@ pub(crate) struct StackOpener {
 impl StackOpener {
     /// Stacks that run on `workers` and charge `budget`; `trusts` has the certificates of their origins.
     pub(crate) fn new(workers: &Workers, budget: &Arc<Budget>, trusts: Trusts) -> Self {
-        let around = Surroundings {
+        let context = OpenContext {
             name: String::new(),
             env: workers.env(),
             regions: Arc::new(MmapRegions),
@@ -36,12 +36,12 @@ impl StackOpener {
             open_file: Arc::new(|backing| Answer::Done(open(backing))),
         };
         let registry = Registry::new(workers.env());
-        Self { around, registry, in_use: Arc::default(), dialer: Dialer::new(workers), trusts }
+        Self { context, registry, in_use: Arc::default(), dialer: Dialer::new(workers), trusts }
     }
 
     /// What stacks run on.
     pub(crate) fn env(&self) -> Arc<dyn Env> {
-        self.around.env.clone()
+        self.context.env.clone()
     }
 
     /// The long work of devices, also of those that begin or end.
@@ -55,11 +55,11 @@ impl StackOpener {
     }
 
     /// What the stack of device `name` may have, at any time.
-    fn around(&self, name: &str) -> Surroundings {
+    fn context(&self, name: &str) -> OpenContext {
         let (in_use, device) = (self.in_use.clone(), name.to_owned());
         // A lock is waited for, and a file system may take its time.
         let (dialer, trusts) = (self.dialer.clone(), self.trusts.clone());
-        let (env, budget) = (self.around.env.clone(), self.around.budget.clone());
+        let (env, budget) = (self.context.env.clone(), self.context.budget.clone());
         let open_file = Arc::new(move |backing: &BackingDevice| {
             let (backing, env, budget) = (backing.clone(), env.clone(), budget.clone());
             match Scheme::of(&backing.path) {
@@ -75,12 +75,12 @@ impl StackOpener {
             }
         });
         let works = self.registry.of(name);
-        Surroundings { name: name.to_owned(), open_file, works, ..self.around.clone() }
+        OpenContext { name: name.to_owned(), open_file, works, ..self.context.clone() }
     }
 
     /// The memory of the server.
     pub(crate) fn budget(&self) -> &Arc<Budget> {
-        &self.around.budget
+        &self.context.budget
     }
 
     /// The stack of device `name` that is ready for clients, whose parts are called by their `names` in errors.
@@ -90,13 +90,13 @@ impl StackOpener {
         config: &StackConfig,
         names: &'static [&'static str],
     ) -> Result<Stack, Error> {
-        Stack::open(config, names, &self.around(name)).await
+        Stack::open(config, names, &self.context(name)).await
     }
 
     /// The device as exports see it; one that is shown as a file takes bytes.
     pub(crate) fn aligned(&self, stack: &Stack, as_file: bool) -> Result<Aligned, Error> {
         let open = if as_file { Aligned::to_bytes } else { Aligned::charged };
-        open(stack.device.clone(), &self.around.budget)
+        open(stack.device.clone(), &self.context.budget)
     }
 }
 
@@ -115,7 +115,7 @@ fn open(backing: &BackingDevice) -> Result<OpenStorage, Error> {
 #[cfg(test)]
 mod tests {
     use spillway_io::WorkersOptions;
-    use spillway_layers::surroundings::Remote;
+    use spillway_layers::open_context::Remote;
 
     use super::*;
     use crate::scratch::Scratch;
@@ -135,7 +135,7 @@ mod tests {
         };
         let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
         let opener = StackOpener::new(&workers, &Budget::new(64 << 20), Trusts::default());
-        let answer = (opener.around("x").open_file)(&backing);
+        let answer = (opener.context("x").open_file)(&backing);
         assert!(matches!(answer, Answer::Pending(_)) && !backing.path.exists());
         assert_eq!(spillway_io::block_on(answer).unwrap().storage.geometry().size, 1 << 20);
     }

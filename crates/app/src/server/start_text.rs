@@ -57,9 +57,9 @@ fn describe(device: &Device, text: &mut String) {
         let commands = device.address.commands(name, "    ");
         writeln!(text, "  {}\n{}", device.address.uri(name), commands.trim_end())
     };
-    let twin = device
-        .twin()
-        .map_or(Ok(()), |twin| writeln!(text, "  {} (for reading only)", device.address.uri(twin)));
+    let alias = device
+        .alias()
+        .map_or(Ok(()), |alias| writeln!(text, "  {} (for reading only)", device.address.uri(alias)));
     let file = device.file.as_ref().map_or(Ok(()), |path| {
         let path = path.display();
         // A folder of its own: what lies in one that is there would be hidden.
@@ -78,7 +78,7 @@ fn describe(device: &Device, text: &mut String) {
              -chardev {socket} -device vhost-user-blk-pci,chardev={name} ..."
         )
     });
-    written.and(twin).and(file).and(guest).expect("writing to a string cannot fail");
+    written.and(alias).and(file).and(guest).expect("writing to a string cannot fail");
 }
 
 #[cfg(test)]

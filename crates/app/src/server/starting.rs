@@ -65,7 +65,7 @@ impl Server {
             mount: plan.server.mount.clone(),
             own_sockets: plan.server.socket.is_none() && plan.server.listen.is_none() && passed.nbd.is_none(),
             connection_bytes: protection.connection_bytes(),
-            twins: plan.twins().map(str::to_owned).collect(),
+            aliases: plan.aliases().map(str::to_owned).collect(),
         };
         let peers = Peers::new(plan.server.peer_connections_max);
         let own =

@@ -206,9 +206,9 @@ pub struct Tree {
 }
 
 /// A session that reads from the mount. With the last one the mount is gone, and what is open in it is closed by nobody else.
-pub(super) struct Attendance(Arc<Tree>);
+pub(super) struct ReaderCount(Arc<Tree>);
 
-impl Attendance {
+impl ReaderCount {
     pub(super) fn begin(tree: Arc<Tree>) -> Self {
         tree.sessions.fetch_add(1, Ordering::Relaxed);
         Self(tree)
@@ -219,7 +219,7 @@ impl Attendance {
     }
 }
 
-impl Drop for Attendance {
+impl Drop for ReaderCount {
     fn drop(&mut self) {
         let before = self.0.sessions.fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "a session of a mount ends, and none was counted");

@@ -7,7 +7,7 @@ use spillway_core::IoBuf;
 use super::controls::{self, ControlFile, Controls};
 use super::folder::Listing;
 use super::stat::Stat;
-use super::tree::{Attendance, CLASS_FOLDER, NO_VOLUME, Node, Tree, Volume};
+use super::tree::{CLASS_FOLDER, NO_VOLUME, Node, ReaderCount, Tree, Volume};
 use super::wire::{self, errno};
 
 /// The name of a device's file.
@@ -21,7 +21,7 @@ pub(super) type ControlPath = (u32, u16, u16);
 
 /// See the head of this file. Refusals are errnos.
 pub(super) struct View {
-    attendance: Attendance,
+    reader: ReaderCount,
     /// The volumes of the tree, by their numbers, when it had this version. A session that nobody asks keeps no device that was taken away.
     volumes: Vec<(u32, Weak<Volume>)>,
     version: Option<u64>,
@@ -29,11 +29,11 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn new(tree: Arc<Tree>) -> Self {
-        Self { attendance: Attendance::begin(tree), volumes: Vec::new(), version: None }
+        Self { reader: ReaderCount::begin(tree), volumes: Vec::new(), version: None }
     }
 
     pub(super) fn tree(&self) -> &Arc<Tree> {
-        self.attendance.tree()
+        self.reader.tree()
     }
 
     /// The volume of that number, as long as it is mounted.

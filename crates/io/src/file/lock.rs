@@ -26,7 +26,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 const DEAD_TRIES: usize = 200;
 
 /// Why a file is not ours.
-enum Obstacle {
+enum LockConflict {
     /// A flock of others.
     Flock,
     /// A byte lock, by the process that the kernel names for it.
@@ -49,43 +49,43 @@ pub(super) fn lock_pausing(
     instead: &str,
     mut pause: impl FnMut(),
 ) -> Result<(), Error> {
-    let mut patience = Patience::default();
-    while let Some(obstacle) = obstacle(fd, path, read_only)? {
-        let dead = matches!(obstacle, Obstacle::Flock) && holders::are_dead(&examined(fd, path)?);
-        if !patience.lasts(dead) {
-            return Err(Error::new(Kind::Busy, refusal(fd, path, &obstacle, instead)?));
+    let mut attempts = LockAttempts::default();
+    while let Some(conflict) = conflict(fd, path, read_only)? {
+        let dead = matches!(conflict, LockConflict::Flock) && holders::are_dead(&examined(fd, path)?);
+        if !attempts.lasts(dead) {
+            return Err(Error::new(Kind::Busy, refusal(fd, path, &conflict, instead)?));
         }
         pause();
     }
     Ok(())
 }
 
-fn obstacle(fd: BorrowedFd<'_>, path: &Path, read_only: bool) -> Result<Option<Obstacle>, Error> {
+fn conflict(fd: BorrowedFd<'_>, path: &Path, read_only: bool) -> Result<Option<LockConflict>, Error> {
     let wanted = match read_only {
         true => FlockOperation::NonBlockingLockShared,
         false => FlockOperation::NonBlockingLockExclusive,
     };
     let unlockable = |errno| failed(path, "could not be locked", errno);
     match flock(fd, wanted) {
-        Err(Errno::WOULDBLOCK) => return Ok(Some(Obstacle::Flock)),
+        Err(Errno::WOULDBLOCK) => return Ok(Some(LockConflict::Flock)),
         outcome => outcome.map_err(unlockable)?,
     }
     if let Some(holder) = byte_locks::take(fd, read_only).map_err(unlockable)? {
-        return Ok(Some(Obstacle::Bytes(holder)));
+        return Ok(Some(LockConflict::Bytes(holder)));
     }
-    Ok(loop_over(fd, read_only).map(Obstacle::Loop))
+    Ok(loop_over(fd, read_only).map(LockConflict::Loop))
 }
 
-fn refusal(fd: BorrowedFd<'_>, path: &Path, obstacle: &Obstacle, instead: &str) -> Result<String, Error> {
+fn refusal(fd: BorrowedFd<'_>, path: &Path, conflict: &LockConflict, instead: &str) -> Result<String, Error> {
     let found = examined(fd, path)?;
-    let holders = match obstacle {
-        Obstacle::Loop(device) => {
+    let holders = match conflict {
+        LockConflict::Loop(device) => {
             let (path, device) = (path.display(), device.display());
             return Ok(format!("{path}: in use ({device}); losetup --detach {device}, or {instead}"));
         }
-        Obstacle::Flock => holders::of_flock(&found),
-        Obstacle::Bytes(Some(holder)) => vec![*holder],
-        Obstacle::Bytes(None) => holders::of_byte_locks(&found),
+        LockConflict::Flock => holders::of_flock(&found),
+        LockConflict::Bytes(Some(holder)) => vec![*holder],
+        LockConflict::Bytes(None) => holders::of_byte_locks(&found),
     };
     let programs = holders::in_words(&holders).unwrap_or_else(|| "another program".to_owned());
     Ok(format!("{}: in use ({programs}); stop that program, or {instead}", path.display()))
@@ -104,12 +104,12 @@ pub(super) fn failed(path: &Path, what: impl Display, errno: Errno) -> Error {
 /// Tries that found a file locked. Those with a dead holder leave the living ones their times: a lock that was given up between the try
 /// and the look at its holders is tried for again.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct LockAttempts {
     dead: usize,
     living: usize,
 }
 
-impl Patience {
+impl LockAttempts {
     /// Whether to try again after one more, of which every holder was dead or was not.
     pub(super) fn lasts(&mut self, dead: bool) -> bool {
         *if dead { &mut self.dead } else { &mut self.living } += 1;

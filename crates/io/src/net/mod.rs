@@ -6,12 +6,12 @@ pub(crate) mod socket;
 pub(crate) mod access;
 pub(crate) mod control;
 pub(crate) mod dial;
-pub(crate) mod hall;
+pub(crate) mod listener_state;
 pub(crate) mod networks;
 pub(crate) mod passed;
 pub(crate) mod peer;
 pub(crate) mod peers;
 
 mod connection;
-mod roll;
 mod shares;
+mod table;

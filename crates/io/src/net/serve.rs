@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use spillway_core::{Job, Phase, Shutdown, task};
 
-use crate::net::hall::{Hall, Limits, NewSession, Open};
-use crate::net::roll::GRACE_MIN;
+use crate::net::listener_state::{Limits, ListenerState, NewSession, Open};
 use crate::net::socket::Listener;
+use crate::net::table::GRACE_MIN;
 use crate::runtime::env::yield_now;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
 use crate::runtime::workers::Workers;
@@ -28,17 +28,17 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Serves a session to each client of `listener`.
 pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, limits: Limits) -> Serving {
     let pool = workers.pool().clone();
-    let hall = Arc::new(Hall::new(pool.clone(), new_session, limits, listener.peers.clone()));
-    let ((ended, report), of) = (Job::new(), hall.clone());
+    let state = Arc::new(ListenerState::new(pool.clone(), new_session, limits, listener.peers.clone()));
+    let ((ended, report), of) = (Job::new(), state.clone());
     pool.front().post(task(move || accept_all(Arc::new(report), of, listener)));
-    let watched = Arc::downgrade(&hall);
+    let watched = Arc::downgrade(&state);
     pool.front().post(Box::new(move || Box::pin(watch(watched, limits))));
-    Serving { hall, ended: Some(ended) }
+    Serving { state, ended: Some(ended) }
 }
 
 /// A listener and its connections.
 pub struct Serving {
-    hall: Arc<Hall>,
+    state: Arc<ListenerState>,
     // Taken by stop and abort; a drop without either aborts.
     ended: Option<Job<()>>,
 }
@@ -46,7 +46,7 @@ pub struct Serving {
 impl Serving {
     /// Connections now.
     pub fn connections(&self) -> usize {
-        self.hall.connections()
+        self.state.connections()
     }
 
     /// Stops accepting, and lets every session finish what it has received and send its replies. The future waits for that.
@@ -61,7 +61,7 @@ impl Serving {
 
     fn end(mut self, phase: Phase) -> impl Future<Output = ()> + 'static {
         let ended = self.ended.take().expect("it ends once");
-        self.hall.end(phase);
+        self.state.end(phase);
         async move { _ = ended.await }
     }
 }
@@ -69,17 +69,17 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         if self.ended.is_some() {
-            self.hall.end(Phase::Aborting);
+            self.state.end(Phase::Aborting);
         }
     }
 }
 
-async fn accept_all(open: Open, hall: Arc<Hall>, listener: Listener) {
-    while !hall.stopping() {
-        match accept_some(&hall, &open, &listener).await {
-            Ok(()) => await_connection(&listener, &hall.acceptor).await,
+async fn accept_all(open: Open, state: Arc<ListenerState>, listener: Listener) {
+    while !state.stopping() {
+        match accept_some(&state, &open, &listener).await {
+            Ok(()) => await_connection(&listener, &state.acceptor).await,
             Err(error) => {
-                hall.complain(&format!(
+                state.complain(&format!(
                     "no connection could be accepted on {listener}: {error}; trying again"
                 ));
                 shortage_passes().await;
@@ -91,16 +91,16 @@ async fn accept_all(open: Open, hall: Arc<Hall>, listener: Listener) {
 }
 
 /// Accepts until nobody waits. An error is a shortage: it will come again at once.
-async fn accept_some(hall: &Arc<Hall>, open: &Open, listener: &Listener) -> io::Result<()> {
+async fn accept_some(state: &Arc<ListenerState>, open: &Open, listener: &Listener) -> io::Result<()> {
     for count in 1.. {
         match listener.accept() {
-            Ok((socket, peer)) => hall.admit(socket, peer, open.clone()).await,
+            Ok((socket, peer)) => state.admit(socket, peer, open.clone()).await,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
             // The connection died before it was taken; the next one may live.
             Err(error) if is_of_connection(&error) => {}
             Err(error) => return Err(error),
         }
-        if hall.stopping() {
+        if state.stopping() {
             break;
         }
         if count % ACCEPTS_MAX == 0 {
@@ -142,12 +142,12 @@ pub(crate) async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
 }
 
 /// Closes connections that are late with something, from time to time.
-async fn watch(hall: std::sync::Weak<Hall>, limits: Limits) {
+async fn watch(state: std::sync::Weak<ListenerState>, limits: Limits) {
     let shortest = limits.stall.min(limits.handshake).min(limits.stop_grace);
     let interval = WATCH_INTERVAL.min(shortest / 2).max(GRACE_MIN);
     loop {
         compio::time::sleep(interval).await;
-        let Some(hall) = hall.upgrade() else { return };
-        hall.close_late();
+        let Some(state) = state.upgrade() else { return };
+        state.close_late();
     }
 }

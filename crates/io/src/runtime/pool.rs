@@ -31,7 +31,7 @@ pub const BULK_LEN: usize = 512 << 10;
 
 /// How many threads of each kind there are besides the front thread, at least one of each.
 #[derive(Clone, Copy)]
-pub(crate) struct Crew {
+pub(crate) struct ThreadCounts {
     pub(crate) workers: usize,
     pub(crate) background: usize,
     pub(crate) compute: usize,
@@ -39,7 +39,7 @@ pub(crate) struct Crew {
 
 /// What a thread is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Post {
+pub(crate) enum ThreadRole {
     Worker,
     Background,
     Compute,
@@ -48,7 +48,7 @@ pub(crate) enum Post {
 
 /// What the threads share. First the workers, then the background threads, the compute threads and the front thread.
 pub(crate) struct Pool {
-    crew: Crew,
+    counts: ThreadCounts,
     threads: Vec<PoolThread>,
     next_assistant: AtomicUsize,
     next_background: AtomicUsize,
@@ -59,8 +59,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(crew: Crew, buffers: Buffers, bulk: Option<Workspace>) -> Self {
-        let Crew { workers, background, compute } = crew;
+    pub(crate) fn new(counts: ThreadCounts, buffers: Buffers, bulk: Option<Workspace>) -> Self {
+        let ThreadCounts { workers, background, compute } = counts;
         assert!(workers > 0 && background > 0 && compute > 0, "a task of each kind runs somewhere");
         let threads = (0..workers + background + compute + 1).map(PoolThread::new).collect();
         let bulk = bulk.unwrap_or_else(|| {
@@ -69,7 +69,7 @@ impl Pool {
                 .expect("there is no limit")
         });
         Self {
-            crew,
+            counts,
             threads,
             next_assistant: AtomicUsize::new(0),
             next_background: AtomicUsize::new(0),
@@ -81,7 +81,7 @@ impl Pool {
     }
 
     pub(crate) fn workers(&self) -> usize {
-        self.crew.workers
+        self.counts.workers
     }
 
     pub(crate) fn thread_count(&self) -> usize {
@@ -94,14 +94,14 @@ impl Pool {
 
     /// The background threads in turn.
     pub(crate) fn background(&self) -> &PoolThread {
-        let turn = self.next_background.fetch_add(1, Ordering::Relaxed) % self.crew.background;
-        &self.threads[self.crew.workers + turn]
+        let turn = self.next_background.fetch_add(1, Ordering::Relaxed) % self.counts.background;
+        &self.threads[self.counts.workers + turn]
     }
 
     /// The compute threads in turn.
     pub(crate) fn compute(&self) -> &PoolThread {
-        let turn = self.next_compute.fetch_add(1, Ordering::Relaxed) % self.crew.compute;
-        &self.threads[self.crew.workers + self.crew.background + turn]
+        let turn = self.next_compute.fetch_add(1, Ordering::Relaxed) % self.counts.compute;
+        &self.threads[self.counts.workers + self.counts.background + turn]
     }
 
     /// Accepting, the clock and what looks after connections; nothing that takes long.
@@ -109,15 +109,15 @@ impl Pool {
         self.threads.last().expect("the front thread is the last")
     }
 
-    /// A place on the worker with that number.
-    pub(crate) fn seat(self: &Arc<Self>, worker: usize) -> Seat {
-        self.thread(worker).seats.fetch_add(1, Ordering::Relaxed);
-        Seat { pool: self.clone(), worker }
+    /// Counts one more connection or queue of a worker.
+    pub(crate) fn add_load(self: &Arc<Self>, worker: usize) -> LoadGuard {
+        self.thread(worker).load.fetch_add(1, Ordering::Relaxed);
+        LoadGuard { pool: self.clone(), worker }
     }
 
     /// The worker with the fewest connections and queues, and how many these are.
     pub(crate) fn emptiest(&self) -> (usize, usize) {
-        let load = |index: usize| self.threads[index].seats.load(Ordering::Relaxed);
+        let load = |index: usize| self.threads[index].load.load(Ordering::Relaxed);
         let all = (0..self.workers()).map(|index| (index, load(index)));
         all.min_by_key(|(_, load)| *load).expect("one worker at least")
     }
@@ -146,36 +146,36 @@ impl Pool {
     }
 
     /// What a thread is for.
-    pub(crate) fn post_of(&self, index: usize) -> Post {
-        let Crew { workers, background, compute } = self.crew;
+    pub(crate) fn role_of(&self, index: usize) -> ThreadRole {
+        let ThreadCounts { workers, background, compute } = self.counts;
         match index {
-            _ if index < workers => Post::Worker,
-            _ if index < workers + background => Post::Background,
-            _ if index < workers + background + compute => Post::Compute,
-            _ => Post::Front,
+            _ if index < workers => ThreadRole::Worker,
+            _ if index < workers + background => ThreadRole::Background,
+            _ if index < workers + background + compute => ThreadRole::Compute,
+            _ => ThreadRole::Front,
         }
     }
 
-    /// Threads other than workers that have one post have one name.
+    /// Threads other than workers that have one role have one name.
     pub(crate) fn thread_name(&self, index: usize) -> String {
-        match self.post_of(index) {
-            Post::Worker => format!("spillway-{index}"),
-            Post::Background => "spillway-bg".into(),
-            Post::Compute => "spillway-cpu".into(),
-            Post::Front => "spillway-front".into(),
+        match self.role_of(index) {
+            ThreadRole::Worker => format!("spillway-{index}"),
+            ThreadRole::Background => "spillway-bg".into(),
+            ThreadRole::Compute => "spillway-cpu".into(),
+            ThreadRole::Front => "spillway-front".into(),
         }
     }
 }
 
 /// A connection or queue counts among those of its worker until this is dropped.
-pub(crate) struct Seat {
+pub(crate) struct LoadGuard {
     pool: Arc<Pool>,
     worker: usize,
 }
 
-impl Drop for Seat {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
-        let before = self.pool.thread(self.worker).seats.fetch_sub(1, Ordering::Relaxed);
+        let before = self.pool.thread(self.worker).load.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "worker {} has none that could leave", self.worker);
     }
 }
@@ -188,7 +188,7 @@ pub(crate) struct PoolThread {
     stopping: AtomicBool,
     has_mail: AtomicBool,
     /// Connections and queues of the thread, whatever socket they came from.
-    seats: AtomicUsize,
+    load: AtomicUsize,
     /// `None` once the thread has ended.
     mail: Mutex<Option<VecDeque<Task>>>,
     waker: OnceLock<Waker>,
@@ -201,7 +201,7 @@ impl PoolThread {
             idle: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             has_mail: AtomicBool::new(false),
-            seats: AtomicUsize::new(0),
+            load: AtomicUsize::new(0),
             mail: Mutex::new(Some(VecDeque::new())),
             waker: OnceLock::new(),
         }

@@ -23,7 +23,9 @@ use crate::runtime::clock::TICK;
 use crate::runtime::driver::{Driver, DriverChoice, RuntimeRecipe, kind_of};
 use crate::runtime::env::SystemEnv;
 use crate::runtime::idle_backoff::IdleBackoff;
-use crate::runtime::pool::{AbortOnPanic, Crew, Pool, Post, TASKS_BETWEEN_POLLS_BACKGROUND, fatal};
+use crate::runtime::pool::{
+    AbortOnPanic, Pool, TASKS_BETWEEN_POLLS_BACKGROUND, ThreadCounts, ThreadRole, fatal,
+};
 
 /// Workers at most; more cores than this are left to other things.
 pub const WORKERS_MAX: usize = 256;
@@ -92,10 +94,10 @@ impl Workers {
             return Err(Error::invalid(format!("{count} workers are not allowed: give 1 to {WORKERS_MAX}")));
         }
         let WorkersOptions { count: workers, background, compute, .. } = options;
-        let crew = Crew { workers, background, compute };
+        let counts = ThreadCounts { workers, background, compute };
         let recipe = RuntimeRecipe::choose(options.driver)?;
         let mut workers = Self {
-            pool: Arc::new(Pool::new(crew, options.buffers, options.bulk)),
+            pool: Arc::new(Pool::new(counts, options.buffers, options.bulk)),
             threads: Vec::new(),
             driver: recipe.driver.clone(),
         };
@@ -188,12 +190,12 @@ fn thread_main(
 ) {
     let _guard = AbortOnPanic;
     pool.buffers.enter();
-    let post = pool.post_of(index);
-    let worker = post == Post::Worker;
-    match post {
-        Post::Worker => come_first(),
-        Post::Compute => stand_back(),
-        Post::Background | Post::Front => {}
+    let role = pool.role_of(index);
+    let worker = role == ThreadRole::Worker;
+    match role {
+        ThreadRole::Worker => come_first(),
+        ThreadRole::Compute => stand_back(),
+        ThreadRole::Background | ThreadRole::Front => {}
     }
     let tasks = if worker { TASKS_BETWEEN_POLLS } else { TASKS_BETWEEN_POLLS_BACKGROUND };
     let runtime = match recipe.runtime(tasks) {

@@ -6,11 +6,11 @@
 //! A front end is a program of the user who may connect, so that it could end this one anyway: its event descriptors and its files are
 //! looked at when they come, and not trusted beyond what that costs nothing. The guest behind it is not trusted at all.
 
-mod complaints;
 mod descriptors;
 mod event;
 mod mapping;
 mod queue;
 mod serve;
+mod warn_once;
 
 pub use serve::{NewConversation, VhostServing, serve_vhost};

@@ -12,10 +12,10 @@ use spillway_core::shared_memory::{self, Events, Queue};
 use spillway_core::sync::Mutex;
 use spillway_core::{Job, LocalFuture, Report, Shutdown, work};
 
-use super::complaints::Complaints;
 use super::event;
+use super::warn_once::WarnOnce;
 use crate::runtime::op::{Awaited, Event, shortage_passes};
-use crate::runtime::pool::{Seat, others_first};
+use crate::runtime::pool::{LoadGuard, others_first};
 
 /// An event descriptor that may be exchanged while it is used.
 pub(super) type EventSlot = Arc<Mutex<Option<Arc<OwnedFd>>>>;
@@ -29,7 +29,7 @@ pub(super) struct Running {
 /// A queue runs, and has its place on a worker, until this is dropped.
 pub(super) struct Guard {
     pub(super) shutdown: Arc<Shutdown>,
-    pub(super) _seat: Seat,
+    pub(super) _load: LoadGuard,
     /// Dropped last: who waits for the end finds the place free.
     pub(super) _report: Report<()>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Descriptors {
     pub(super) call: EventSlot,
     pub(super) error: EventSlot,
     pub(super) name: String,
-    pub(super) complaints: Arc<Complaints>,
+    pub(super) warnings: Arc<WarnOnce>,
 }
 
 /// The same on the thread that waits for kicks.
@@ -66,7 +66,7 @@ impl Events for Signals {
     fn report(&mut self, why: &'static str) {
         let name = &self.all.name;
         let said = format!("{name}: {why}; the queue has stopped until the front end starts it anew");
-        self.all.complaints.say(&said);
+        self.all.warnings.say(&said);
         tell(&self.all.error);
     }
 

@@ -11,11 +11,11 @@ use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, NewQue
 use spillway_core::sync::Mutex;
 use spillway_core::{Error, Job, LocalFuture, Phase, Report, Shutdown, task};
 
-use super::complaints::Complaints;
 use super::descriptors::{Gone, Wire, send_now};
 use super::event;
 use super::mapping::Mapping;
 use super::queue::{Descriptors, EventSlot, Guard, QueueTask, Running};
+use super::warn_once::WarnOnce;
 use crate::net::peer::peer_of;
 use crate::net::serve::await_connection;
 use crate::net::socket::Listener;
@@ -31,19 +31,19 @@ const MESSAGES_IN_A_ROW: u64 = 64;
 pub type NewConversation = Arc<dyn Fn() -> Box<dyn Conversation> + Send + Sync>;
 
 /// What the task of a device and its owner share.
-struct Hall {
+struct VhostState {
     pool: Arc<Pool>,
     /// The device, for words to people.
     name: String,
     shutdown: Arc<Shutdown>,
     channel: Mutex<Option<OwnedFd>>,
-    sent_away: Complaints,
-    broken: Complaints,
+    sent_away: WarnOnce,
+    broken: WarnOnce,
 }
 
 /// A device that is served.
 pub struct VhostServing {
-    hall: Arc<Hall>,
+    state: Arc<VhostState>,
     // Taken by stop; a drop without it aborts.
     served: Option<Job<()>>,
 }
@@ -55,34 +55,34 @@ pub fn serve_vhost(
     workers: &Workers,
     new_conversation: NewConversation,
 ) -> VhostServing {
-    let hall = Arc::new(Hall {
+    let state = Arc::new(VhostState {
         pool: workers.pool().clone(),
         name: name.to_owned(),
         shutdown: Arc::default(),
         channel: Mutex::default(),
-        sent_away: Complaints::default(),
-        broken: Complaints::default(),
+        sent_away: WarnOnce::default(),
+        broken: WarnOnce::default(),
     });
-    let ((served, report), of) = (Job::new(), hall.clone());
+    let ((served, report), of) = (Job::new(), state.clone());
     workers.pool().front().post(task(move || serve_all(report, of, listener, new_conversation)));
-    VhostServing { hall, served: Some(served) }
+    VhostServing { state, served: Some(served) }
 }
 
 impl VhostServing {
     /// Takes no front end any more, has each queue answer what it has taken, and closes. The future waits for that.
     pub fn stop(mut self) -> impl Future<Output = ()> + 'static {
         let served = self.served.take().expect("it ends once");
-        self.hall.shutdown.ask(Phase::Draining);
+        self.state.shutdown.ask(Phase::Draining);
         async move { _ = served.await }
     }
 
     /// Sends the front end a message that answers none, if there is one that listens.
     pub fn tell(&self, message: &[u8]) {
-        let channel = self.hall.channel.lock();
+        let channel = self.state.channel.lock();
         if let Some(channel) = &*channel
             && let Err(errno) = send_now(channel, message, None)
         {
-            tracing::debug!("{}: the front end does not listen: {errno}", self.hall.name);
+            tracing::debug!("{}: the front end does not listen: {errno}", self.state.name);
         }
     }
 }
@@ -90,7 +90,7 @@ impl VhostServing {
 impl Drop for VhostServing {
     fn drop(&mut self) {
         if self.served.is_some() {
-            self.hall.shutdown.ask(Phase::Aborting);
+            self.state.shutdown.ask(Phase::Aborting);
         }
     }
 }
@@ -98,29 +98,29 @@ impl Drop for VhostServing {
 /// The device counts as served until `report` is dropped.
 async fn serve_all(
     report: Report<()>,
-    hall: Arc<Hall>,
+    state: Arc<VhostState>,
     listener: Listener,
     new_conversation: NewConversation,
 ) {
-    while hall.shutdown.phase() == Phase::Serving {
+    while state.shutdown.phase() == Phase::Serving {
         match listener.accept() {
             Ok((socket, _)) => {
                 let mut conversation = new_conversation();
                 let taken = conversation.introduce(peer_of(&socket));
                 if taken {
-                    hall.sent_away.forget();
-                    converse(&hall, socket, conversation).await;
+                    state.sent_away.forget();
+                    converse(&state, socket, conversation).await;
                 } else {
                     let why = "the device has no size, is being stopped, or one client has it alone";
-                    hall.sent_away.say(&format!("device {}: a front end is sent away: {why}", hall.name));
+                    state.sent_away.say(&format!("device {}: a front end is sent away: {why}", state.name));
                     yield_now().await;
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                await_connection(&listener, &hall.shutdown).await;
+                await_connection(&listener, &state.shutdown).await;
             }
             Err(error) => {
-                tracing::debug!("{}: no front end could be accepted: {error}", hall.name);
+                tracing::debug!("{}: no front end could be accepted: {error}", state.name);
                 shortage_passes().await;
             }
         }
@@ -129,26 +129,26 @@ async fn serve_all(
     drop(report);
 }
 
-async fn converse(hall: &Arc<Hall>, socket: OwnedFd, mut conversation: Box<dyn Conversation>) {
-    tracing::info!("device {}: a front end has connected", hall.name);
-    let wire = Wire { socket: Arc::new(socket), shutdown: hall.shutdown.clone() };
-    let mut rings = Rings::new(hall.clone());
+async fn converse(state: &Arc<VhostState>, socket: OwnedFd, mut conversation: Box<dyn Conversation>) {
+    tracing::info!("device {}: a front end has connected", state.name);
+    let wire = Wire { socket: Arc::new(socket), shutdown: state.shutdown.clone() };
+    let mut rings = Rings::new(state.clone());
     let ended = exchange(&wire, &mut *conversation, &mut rings).await;
     rings.end().await;
-    if hall.shutdown.phase() != Phase::Aborting {
-        unless_aborted(&hall.shutdown, conversation.wind_down()).await;
+    if state.shutdown.phase() != Phase::Aborting {
+        unless_aborted(&state.shutdown, conversation.wind_down()).await;
     }
-    *hall.channel.lock() = None;
+    *state.channel.lock() = None;
     drop((wire, conversation));
     match ended {
-        Some(error) => hall.broken.say(&format!(
+        Some(error) => state.broken.say(&format!(
             "device {}: the front end is disconnected: {}",
-            hall.name,
+            state.name,
             error.message()
         )),
         None => {
-            hall.broken.forget();
-            tracing::info!("device {}: the front end has left", hall.name);
+            state.broken.forget();
+            tracing::info!("device {}: the front end has left", state.name);
         }
     }
 }
@@ -211,15 +211,15 @@ struct Slot {
 
 /// The queues of a front end.
 struct Rings {
-    hall: Arc<Hall>,
+    state: Arc<VhostState>,
     /// Of what the guest does.
-    complaints: Arc<Complaints>,
+    warnings: Arc<WarnOnce>,
     slots: Vec<Slot>,
 }
 
 impl Rings {
-    fn new(hall: Arc<Hall>) -> Self {
-        Self { hall, complaints: Arc::default(), slots: Vec::new() }
+    fn new(state: Arc<VhostState>) -> Self {
+        Self { state, warnings: Arc::default(), slots: Vec::new() }
     }
 
     fn slot(&mut self, index: usize) -> &mut Slot {
@@ -234,7 +234,7 @@ impl Rings {
         let running: Vec<_> = self.slots.iter_mut().filter_map(|slot| slot.running.take()).collect();
         running.iter().for_each(|queue| queue.shutdown.ask(Phase::Draining));
         for mut queue in running {
-            if unless_aborted(&self.hall.shutdown, &mut queue.task).await.is_none() {
+            if unless_aborted(&self.state.shutdown, &mut queue.task).await.is_none() {
                 queue.shutdown.ask(Phase::Aborting);
                 queue.task.await;
             }
@@ -268,19 +268,20 @@ impl Host for Rings {
     }
 
     fn start(&mut self, index: usize, new_queue: NewQueue) {
-        let (hall, complaints) = (self.hall.clone(), self.complaints.clone());
+        let (state, warnings) = (self.state.clone(), self.warnings.clone());
         let slot = self.slot(index);
         assert!(slot.running.is_none(), "queue {index} is started twice");
         let kick = slot.kick.clone().expect("a queue is started by its kick");
-        let name = format!("device {}, queue {index}", hall.name);
+        let name = format!("device {}, queue {index}", state.name);
         let descriptors =
-            Descriptors { kick, call: slot.call.clone(), error: slot.error.clone(), name, complaints };
+            Descriptors { kick, call: slot.call.clone(), error: slot.error.clone(), name, warnings };
         let ((task, report), shutdown) = (Job::new(), Arc::<Shutdown>::default());
         slot.running = Some(Running { shutdown: shutdown.clone(), task });
         // Each where there is least to do: queues of a device are spread, and those of several devices.
-        let (worker, _) = hall.pool.emptiest();
-        let guard = Guard { shutdown, _seat: hall.pool.seat(worker), _report: report };
-        hall.pool
+        let (worker, _) = state.pool.emptiest();
+        let guard = Guard { shutdown, _load: state.pool.add_load(worker), _report: report };
+        state
+            .pool
             .thread(worker)
             .post(Box::new(move || Box::pin(QueueTask::new(new_queue(), descriptors, guard))));
     }
@@ -305,7 +306,7 @@ impl Host for Rings {
             }
             Peer::Address(_) => Err(Error::invalid("its channel is no unix socket")),
             _ => {
-                *self.hall.channel.lock() = Some(channel);
+                *self.state.channel.lock() = Some(channel);
                 Ok(())
             }
         }

@@ -10,8 +10,8 @@ use spillway_core::{
 };
 
 use super::device::File;
+use crate::open_context::{BackingDevice, Ceph, Open, OpenContext, OpenDevice, Remote};
 use crate::options::{Field, options};
-use crate::surroundings::{BackingDevice, Ceph, Open, OpenDevice, Remote, Surroundings};
 
 options! {
     /// What a configuration says about a file or block device.
@@ -70,8 +70,8 @@ impl Config {
 }
 
 impl Open<()> for Config {
-    async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
-        let (file, notes) = File::open(&self.backing(), around).await?;
+    async fn open(&self, (): (), context: &OpenContext) -> Result<OpenDevice, Error> {
+        let (file, notes) = File::open(&self.backing(), context).await?;
         let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), file }), ROWS);
         let (grow, suspend): (Arc<dyn Grow>, Arc<dyn Suspend>) = (file.clone(), file.clone());
         let fence = file.fence();
@@ -90,14 +90,14 @@ impl Open<()> for Config {
 }
 
 impl File {
-    /// The device over what `backing` names, and what is worth knowing about how it was opened. Errors are those of the surroundings;
+    /// The device over what `backing` names, and what is worth knowing about how it was opened. Errors are those of the context;
     /// [`spillway_core::Kind::NoSpace`] as in [`File::charged`].
     pub(crate) async fn open(
         backing: &BackingDevice,
-        around: &Surroundings,
+        context: &OpenContext,
     ) -> Result<(Arc<Self>, Vec<String>), Error> {
-        let opened = (around.open_file)(backing).await?;
-        let file = Self::charged(opened.storage, around.env.clone(), &around.budget)?;
+        let opened = (context.open_file)(backing).await?;
+        let file = Self::charged(opened.storage, context.env.clone(), &context.budget)?;
         Ok((Arc::new(file), opened.notes))
     }
 }

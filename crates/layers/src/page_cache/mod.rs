@@ -54,9 +54,9 @@ use spillway_core::{
     Submission, Suspend,
 };
 
-use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
+use crate::open_context::{Below, Open, OpenContext, OpenDevice};
 use device::counts::Count;
-use write::Hand;
+use write::WriteState;
 
 pub use attributes::{attributes, declarations};
 #[cfg(feature = "of-2011")]
@@ -65,16 +65,16 @@ pub use config::{Config, Cut, Division, Mode};
 pub use device::PageCache;
 
 impl Open<Below> for Config {
-    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
-        let division = Division { nodes: around.memory_nodes.clone(), ..self.division.clone() };
+    async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
+        let division = Division { nodes: context.memory_nodes.clone(), ..self.division.clone() };
         let config = Config { division, ..self.clone() };
         let (cache, found) = PageCache::open(
             &config,
             below,
-            around.env.clone(),
-            &around.regions,
-            &around.budget,
-            around.works.clone(),
+            context.env.clone(),
+            &context.regions,
+            &context.budget,
+            context.works.clone(),
         )?;
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());
         let at_risk: Option<Arc<dyn AtRisk>> = Some(cache.clone());
@@ -146,18 +146,18 @@ impl PageCache {
     fn write(&self, request: Request) -> Submission {
         let core = &self.core;
         core.counts.add(Count::WriteBytes, request.range.len);
-        let mut hand = Hand::new(core.clone());
-        let absorbed = core.absorb(&request, &mut hand);
-        if absorbed.is_ok() && !core.goes_below(&request) && !core.is_throttled(hand.dirtied()) {
+        let mut state = WriteState::new(core.clone());
+        let absorbed = core.absorb(&request, &mut state);
+        if absorbed.is_ok() && !core.goes_below(&request) && !core.is_throttled(state.dirtied()) {
             return Answer::Done(request.answer(Ok(())));
         }
-        self.write_rest(request, hand)
+        self.write_rest(request, state)
     }
 
     #[cold]
-    fn write_rest(&self, request: Request, hand: Hand) -> Submission {
+    fn write_rest(&self, request: Request, state: WriteState) -> Submission {
         let core = self.core.clone();
-        Answer::pending(async move { core.write(request, hand).await })
+        Answer::pending(async move { core.write(request, state).await })
     }
 
     #[cold]

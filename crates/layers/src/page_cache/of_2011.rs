@@ -15,7 +15,7 @@ use super::device::counts::Count;
 use super::device::{Core, PageCache};
 use super::folios::Folios;
 use super::folios::places::UnitNumber;
-use super::folios::shares::{LOOKS, Leaving, Share};
+use super::folios::shares::{EvictionScan, LOOKS, Share};
 use super::folios::slabs::Frame;
 use super::writeback::Batch;
 use crate::slice::Slice;
@@ -63,32 +63,32 @@ impl Size {
 }
 
 /// The folios of a zone while one is sought that can leave, and a unit of each that cannot because it is dirty.
-struct Meeting<'a> {
-    leaving: Leaving<'a>,
+struct DirtyScan<'a> {
+    scan: EvictionScan<'a>,
     dirty: RefCell<Vec<UnitNumber>>,
 }
 
-impl Residents for Meeting<'_> {
+impl Residents for DirtyScan<'_> {
     fn name(&self, slot: u32) -> u64 {
-        self.leaving.name(slot)
+        self.scan.name(slot)
     }
 
     fn was_used(&self, slot: u32) -> bool {
-        self.leaving.was_used(slot)
+        self.scan.was_used(slot)
     }
 
     fn mark(&self, slot: u32) -> u32 {
-        self.leaving.mark(slot)
+        self.scan.mark(slot)
     }
 
     fn set_mark(&self, slot: u32, mark: u32) {
-        self.leaving.set_mark(slot, mark);
+        self.scan.set_mark(slot, mark);
     }
 
     fn may_leave(&self, slot: u32) -> bool {
-        let folio = self.leaving.slots.at(slot);
+        let folio = self.scan.slots.at(slot);
         self.dirty.borrow_mut().extend(folio.state.dirty_runs().next().map(|_| folio.unit));
-        self.leaving.may_leave(slot)
+        self.scan.may_leave(slot)
     }
 }
 
@@ -174,9 +174,9 @@ impl Core {
         slice: &mut Slice,
     ) -> bool {
         let share = &mut shard.zones[zone];
-        let met = Meeting { leaving: Leaving::new(&share.slots), dirty: RefCell::default() };
+        let met = DirtyScan { scan: EvictionScan::new(&share.slots), dirty: RefCell::default() };
         let slot = share.eviction.evict(LOOKS, &met);
-        met.leaving.count(slice);
+        met.scan.count(slice);
         let dirty = met.dirty.into_inner();
         if self.failure.check().is_ok() {
             dirty.into_iter().for_each(|unit| self.page_out(shard, unit));

@@ -28,7 +28,7 @@ pub(super) enum Need {
 }
 
 /// How far a write is; what it has taken and not used yet, which are blocks that it may dirty; and what it has dirtied.
-pub(super) struct Hand {
+pub(super) struct WriteState {
     core: Arc<Core>,
     /// Bytes that are in memory.
     done: u64,
@@ -43,7 +43,7 @@ pub(super) struct Hand {
     until: Option<u64>,
 }
 
-impl Hand {
+impl WriteState {
     pub(super) fn new(core: Arc<Core>) -> Self {
         Self { core, done: 0, blocks: 0, turn: None, dirtied: 0, slice: Slice::new(), zone: 0, until: None }
     }
@@ -60,7 +60,7 @@ impl Hand {
     }
 }
 
-impl Drop for Hand {
+impl Drop for WriteState {
     fn drop(&mut self) {
         self.give_back();
     }
@@ -68,25 +68,30 @@ impl Drop for Hand {
 
 impl Core {
     /// Puts what is left of a write into memory, as far as nothing has to be waited for.
-    pub(super) fn absorb(self: &Arc<Self>, request: &Request, hand: &mut Hand) -> Result<(), Need> {
-        while hand.done < request.range.len {
-            if hand.slice.is_over() {
+    pub(super) fn absorb(self: &Arc<Self>, request: &Request, state: &mut WriteState) -> Result<(), Need> {
+        while state.done < request.range.len {
+            if state.slice.is_over() {
                 return Err(Need::Turn);
             }
-            self.absorb_piece(request, hand, false)?;
+            self.absorb_piece(request, state, false)?;
         }
         Ok(())
     }
 
     /// The same for one folio. Others that wait for memory there come first, unless this is the `first` of them.
-    fn absorb_piece(self: &Arc<Self>, request: &Request, hand: &mut Hand, first: bool) -> Result<(), Need> {
-        let (start, at) = (hand.done, request.range.offset + hand.done);
+    fn absorb_piece(
+        self: &Arc<Self>,
+        request: &Request,
+        state: &mut WriteState,
+        first: bool,
+    ) -> Result<(), Need> {
+        let (start, at) = (state.done, request.range.offset + state.done);
         let unit = self.places.unit_at(at);
         let number = self.places.shard_of(self.places.region_at(at));
         let mut shard = self.shards[number].write();
         let folio = shard.get(unit).map(Folio::span);
         let span = folio.unwrap_or_else(|| {
-            let until = *hand.until.get_or_insert_with(|| self.written_until(request.range));
+            let until = *state.until.get_or_insert_with(|| self.written_until(request.range));
             shard.room(unit, self.places.order(at, until))
         });
         let mut piece = self.places.piece(request.range, start, span);
@@ -95,16 +100,16 @@ impl Core {
             return Err(Need::Clear(ByteRange::new(at, request.range.len - start)));
         }
         let blocks = piece.blocks.len() as u64;
-        let wanted = blocks.saturating_sub(hand.blocks);
+        let wanted = blocks.saturating_sub(state.blocks);
         if wanted > 0 && !self.unsaved.try_take(wanted) {
             return Err(Need::Unsaved(blocks));
         }
-        hand.blocks += wanted;
+        state.blocks += wanted;
         if folio.is_none() {
             if !first && self.pressure[number].room.is_waited_for() {
                 return Err(Need::Memory(number));
             }
-            let frame = self.frame_to_dirty(&mut shard, span.order, &mut hand.slice);
+            let frame = self.frame_to_dirty(&mut shard, span.order, &mut state.slice);
             let frame = frame.ok_or(Need::Memory(number))?;
             piece = self.places.piece(request.range, start, Span { order: frame.order, ..span });
             shard.insert(unit, frame, Some(&piece.blocks));
@@ -115,12 +120,12 @@ impl Core {
         self.zones.dirtied(zone, dirtied);
         let dirty = self.dirty.fetch_add(dirtied, Ordering::SeqCst) + dirtied;
         drop(shard);
-        assert!(dirtied <= hand.blocks, "{dirtied} blocks became dirty, with room for {}", hand.blocks);
-        hand.blocks -= dirtied;
-        (hand.dirtied, hand.zone) = (hand.dirtied + dirtied, zone);
+        assert!(dirtied <= state.blocks, "{dirtied} blocks became dirty, with room for {}", state.blocks);
+        state.blocks -= dirtied;
+        (state.dirtied, state.zone) = (state.dirtied + dirtied, zone);
         self.dirtied(dirtied, dirty);
-        hand.slice.count(FOLIO + copied(bytes.len() as u64));
-        hand.done += bytes.len() as u64;
+        state.slice.count(FOLIO + copied(bytes.len() as u64));
+        state.done += bytes.len() as u64;
         Ok(())
     }
 
@@ -136,18 +141,18 @@ impl Core {
     }
 
     /// The same, waiting for what is needed; then below, where it has to be there.
-    pub(super) async fn write(self: &Arc<Self>, request: Request, mut hand: Hand) -> Reply {
+    pub(super) async fn write(self: &Arc<Self>, request: Request, mut state: WriteState) -> Reply {
         let range = request.range;
         let mut result = Ok(());
-        while let Err(need) = self.absorb(&request, &mut hand) {
-            result = self.satisfy(need, &request, &mut hand).await;
+        while let Err(need) = self.absorb(&request, &mut state) {
+            result = self.satisfy(need, &request, &mut state).await;
             if result.is_err() {
                 return request.answer(result);
             }
         }
-        let (dirtied, zone) = (hand.dirtied, hand.zone);
-        assert_eq!(hand.done, range.len, "all of a write is absorbed");
-        drop(hand);
+        let (dirtied, zone) = (state.dirtied, state.zone);
+        assert_eq!(state.done, range.len, "all of a write is absorbed");
+        drop(state);
         if self.goes_below(&request) {
             result = self.save(range).await;
         } else if self.is_throttled(dirtied) {
@@ -169,21 +174,26 @@ impl Core {
     /// discards wait for it, before they hold anything. Given up here, it would let them hold the range again each time that the write waits for
     /// room. Nor are units where memory is waited for: that comes free without anybody's. Fails where write-back has failed: nothing may come
     /// free any more; and where nothing is there that could come free.
-    async fn satisfy(self: &Arc<Self>, need: Need, request: &Request, hand: &mut Hand) -> Result<(), Kind> {
+    async fn satisfy(
+        self: &Arc<Self>,
+        need: Need,
+        request: &Request,
+        state: &mut WriteState,
+    ) -> Result<(), Kind> {
         if !matches!(need, Need::Memory(_)) && !mutant::on("page_cache: wait while holding units") {
-            hand.give_back();
+            state.give_back();
         }
         match need {
-            Need::Turn => hand.slice.renew(&*self.env).await,
-            Need::Clear(range) => hand.turn.get_or_insert_with(|| self.outside.line_up(range)).clear().await,
+            Need::Turn => state.slice.renew(&*self.env).await,
+            Need::Clear(range) => state.turn.get_or_insert_with(|| self.outside.line_up(range)).clear().await,
             Need::Unsaved(blocks) => {
                 self.counts.add(Count::Blocked, 1);
                 // Polled second: the engine sees for what it is waited for.
                 let kick = async { self.writeback.kick() };
                 self.failure.or_passing(join(self.unsaved.take(blocks), kick)).await?;
-                hand.blocks += blocks;
+                state.blocks += blocks;
             }
-            Need::Memory(shard) => self.wait_for_memory(shard, request, hand).await?,
+            Need::Memory(shard) => self.wait_for_memory(shard, request, state).await?,
         }
         Ok(())
     }
@@ -193,10 +203,10 @@ impl Core {
         self: &Arc<Self>,
         shard: usize,
         request: &Request,
-        hand: &mut Hand,
+        state: &mut WriteState,
     ) -> Result<(), Kind> {
         self.counts.add(Count::Blocked, 1);
-        let look = || match self.absorb_piece(request, hand, true) {
+        let look = || match self.absorb_piece(request, state, true) {
             // The system refuses memory, and no folio is there that could leave.
             Err(Need::Memory(_)) if self.shards[shard].read().units() == 0 => Some(Err(Kind::OutOfMemory)),
             Err(Need::Memory(_)) => {

@@ -22,7 +22,7 @@ const LOOKS: u32 = 1 << 16;
 const RECORDS_A_READ: usize = 1024;
 
 /// What may be done for room.
-enum Chance {
+enum NextStep {
     /// Segments are being closed.
     Closing,
     /// This one comes free by itself: nobody names anything of it.
@@ -38,13 +38,13 @@ impl Store {
         let _turn = self.cleaning.hold().await;
         while !self.space.has_room(Taker::Content) {
             self.check()?;
-            match self.chance().await {
-                Chance::Closing => self.settled.until(|| (!self.streams.are_closing()).then_some(())).await,
-                Chance::Leaving(segment) => self.has_left(segment).await,
-                Chance::Clean(segment) => self.clean(segment, owner).await?,
+            match self.next_step().await {
+                NextStep::Closing => self.settled.until(|| (!self.streams.are_closing()).then_some(())).await,
+                NextStep::Leaving(segment) => self.has_left(segment).await,
+                NextStep::Clean(segment) => self.clean(segment, owner).await?,
                 // It may have come free during the look.
-                Chance::Nothing if self.space.has_room(Taker::Content) => {}
-                Chance::Nothing => return Err(Kind::NoSpace),
+                NextStep::Nothing if self.space.has_room(Taker::Content) => {}
+                NextStep::Nothing => return Err(Kind::NoSpace),
             }
         }
         Ok(())
@@ -68,10 +68,10 @@ impl Store {
         self.settled.until(|| (!self.segments.look(segment).is_leaving()).then_some(())).await;
     }
 
-    async fn chance(&self) -> Chance {
+    async fn next_step(&self) -> NextStep {
         // In this order: what is closed after this is looked at as it is then.
         if self.streams.are_closing() {
-            return Chance::Closing;
+            return NextStep::Closing;
         }
         let (mut best, mut freeing, mut read): (Option<(u32, u32)>, _, _) = (None, None, None);
         for segment in 0..self.segments.count() {
@@ -92,12 +92,12 @@ impl Store {
         }
         let best = best.filter(|(needed, _)| pays(self.layout(), *needed as usize));
         match (freeing, best, read) {
-            (Some(segment), ..) => Chance::Leaving(segment),
+            (Some(segment), ..) => NextStep::Leaving(segment),
             // What is in reserve is still read where it was cleaned from.
-            (.., Some(segment)) if !self.space.has_room(Taker::Cleaner) => Chance::Leaving(segment),
-            (_, Some((_, segment)), _) => Chance::Clean(segment),
-            (.., Some(segment)) => Chance::Leaving(segment),
-            _ => Chance::Nothing,
+            (.., Some(segment)) if !self.space.has_room(Taker::Cleaner) => NextStep::Leaving(segment),
+            (_, Some((_, segment)), _) => NextStep::Clean(segment),
+            (.., Some(segment)) => NextStep::Leaving(segment),
+            _ => NextStep::Nothing,
         }
     }
 

@@ -10,7 +10,7 @@ use super::segments::State;
 use super::store::{Count, Location, Spilled, Store};
 
 /// Is handed each record that the file keeps. [`Kind::Corrupt`] where it cannot be one of the device's; any other error is that of memory.
-pub type Keeper<'a> = &'a mut dyn FnMut(Spilled) -> Result<(), Kind>;
+pub type RecordVisitor<'a> = &'a mut dyn FnMut(Spilled) -> Result<(), Kind>;
 
 impl Store {
     /// Hands the live records of the checkpoint to `keep`, and takes their segments as they are. Writes nothing.
@@ -19,7 +19,7 @@ impl Store {
     pub(super) async fn restore(
         &self,
         span: CheckpointSpan,
-        keep: Keeper<'_>,
+        keep: RecordVisitor<'_>,
         works: &Works,
     ) -> Result<(), Kind> {
         match self.restore_segments(span, keep, works).await {
@@ -32,7 +32,7 @@ impl Store {
     async fn restore_segments(
         &self,
         span: CheckpointSpan,
-        keep: Keeper<'_>,
+        keep: RecordVisitor<'_>,
         works: &Works,
     ) -> Result<(), Kind> {
         // Each segment is looked at, and then those of the checkpoint are read.
@@ -102,7 +102,7 @@ impl Store {
         Ok(footer.filter(ours))
     }
 
-    async fn restore_segment(&self, entry: &CheckpointEntry, keep: Keeper<'_>) -> Result<(), Kind> {
+    async fn restore_segment(&self, entry: &CheckpointEntry, keep: RecordVisitor<'_>) -> Result<(), Kind> {
         let &CheckpointEntry { segment, seq, records, .. } = entry;
         let known = segment < self.segments.count() && self.segments.seq(segment) == seq;
         let tail = if known { self.read_summary(segment).await } else { None };

@@ -39,7 +39,7 @@ mod streams;
 mod upkeep;
 
 pub use batch::Batch;
-pub use keeping::Keeper;
+pub use keeping::RecordVisitor;
 pub use reading::Pinned;
 pub use settings::{Keep, Settings};
 pub use stopping::Whole;

@@ -12,13 +12,13 @@ use super::batch::{batch_bytes, batch_overhead};
 use super::cleaner::{cleaner_bytes, cleaner_overhead};
 use super::examining::{Taken, damaged, decode, look};
 use super::format::{CheckpointSpan, Found, Layout, State, Superblock, UNIT};
-use super::keeping::Keeper;
+use super::keeping::RecordVisitor;
 use super::length::Length;
 use super::reading::READ_BYTES;
 use super::segments::Segments;
 use super::settings::{Settings, codec_names};
 use super::space::{Space, segments_min};
-use super::store::{Patience, Store, Workspaces};
+use super::store::{RoomWait, Store, Workspaces};
 use super::streams::{Streams, tail_bytes};
 use crate::file::File;
 
@@ -43,7 +43,7 @@ impl Store {
         settings: &Settings,
         env: Arc<dyn Env>,
         budget: &Arc<Budget>,
-        keep: Keeper<'_>,
+        keep: RecordVisitor<'_>,
     ) -> Result<(Arc<Self>, Option<String>), Error> {
         let size = device.geometry().size;
         Self::open_as(device, size, None, settings, env, budget, keep).await
@@ -56,7 +56,7 @@ impl Store {
         settings: &Settings,
         env: Arc<dyn Env>,
         budget: &Arc<Budget>,
-        keep: Keeper<'_>,
+        keep: RecordVisitor<'_>,
     ) -> Result<(Arc<Self>, Option<String>), Error> {
         assert!(bytes_max >= file.geometry().size, "a spill file does not shrink to {bytes_max}");
         let length = Length::new(file.clone(), bytes_max);
@@ -70,7 +70,7 @@ impl Store {
         settings: &Settings,
         env: Arc<dyn Env>,
         budget: &Arc<Budget>,
-        keep: Keeper<'_>,
+        keep: RecordVisitor<'_>,
     ) -> Result<(Arc<Self>, Option<String>), Error> {
         settings.check()?;
         let device = Seam::new(device);
@@ -103,7 +103,7 @@ impl Store {
             counters: Counters::default(),
             failures: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
-            patience: Patience::default(),
+            room_wait: RoomWait::default(),
             device,
             length,
             env,
@@ -122,7 +122,7 @@ impl Store {
     async fn begin_with(
         &self,
         found: &Superblock,
-        keep: Keeper<'_>,
+        keep: RecordVisitor<'_>,
         works: &Works,
     ) -> Result<Option<String>, Error> {
         let mut pages = 0_u64;

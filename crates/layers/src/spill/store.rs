@@ -116,7 +116,7 @@ pub(super) struct Workspaces {
 
 /// How long writes wait for room on a host that is full, in milliseconds.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct RoomWait {
     /// From the first of them on; 0 for not at all.
     time_ms: AtomicU64,
     /// Of the environment's clock; 0 before the first of them.
@@ -151,7 +151,7 @@ pub struct Store {
     pub(super) counters: Counters<COUNTS>,
     pub(super) failures: AtomicU32,
     pub(super) stopped: AtomicBool,
-    pub(super) patience: Patience,
+    pub(super) room_wait: RoomWait,
     pub(super) _charge: Charge,
 }
 
@@ -266,12 +266,12 @@ impl Store {
     /// From now on, writes that find no room on the host wait for it, for so long after the first of them: for an owner that ends, and has no
     /// other place for what it writes.
     pub fn wait_for_room(&self, time: Duration) {
-        self.patience.time_ms.store(time.as_millis() as u64, Ordering::Relaxed);
+        self.room_wait.time_ms.store(time.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Waits until a write that found no room on the host may be tried again; false where it may not.
     pub(super) async fn waits_for_room(&self) -> bool {
-        let Patience { time_ms, until_ms } = &self.patience;
+        let RoomWait { time_ms, until_ms } = &self.room_wait;
         let (time, now) = (time_ms.load(Ordering::Relaxed), self.env.now().as_millis() as u64);
         if time == 0 {
             return false;

@@ -25,8 +25,8 @@ use spillway_core::{
 
 use self::config::Settings;
 use self::drive::Drive;
+use crate::open_context::{Below, Open, OpenContext, OpenDevice};
 use crate::options::Field;
-use crate::surroundings::{Below, Open, OpenDevice, Surroundings};
 
 pub use self::config::Config;
 
@@ -50,8 +50,8 @@ impl Volatile {
 }
 
 impl Open<Below> for Config {
-    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
-        let volatile = Volatile::new(self, below, around.env.clone(), &around.budget)?;
+    async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
+        let volatile = Volatile::new(self, below, context.env.clone(), &context.budget)?;
         Ok(OpenDevice::new(volatile, attributes))
     }
 }

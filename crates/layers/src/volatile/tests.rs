@@ -13,7 +13,7 @@ use super::{Config, Volatile, attributes};
 use crate::delay::{self, Delay};
 use crate::fault::{self, Fault, What};
 use crate::memory::{self, Memory};
-use crate::surroundings::Below;
+use crate::open_context::Below;
 
 const BLOCK: usize = 4096;
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use spillway_core::{BlockSize, Error, Preset, Switch, Type, Unit};
 use spillway_policy::free_runs::{FreeRuns, Run};
 
+use crate::open_context::{BackingDevice, Remote};
 use crate::options::{choices, in_order, options};
 use crate::sizes;
-use crate::surroundings::{BackingDevice, Remote};
 
 choices! {
     /// How the cache device is reached.

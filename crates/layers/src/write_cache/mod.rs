@@ -53,7 +53,7 @@ use spillway_core::{
 
 use crate::decisions::Decisions;
 use crate::file::File;
-use crate::surroundings::{BackingDevice, Below, Open, OpenDevice, Surroundings};
+use crate::open_context::{BackingDevice, Below, Open, OpenContext, OpenDevice};
 use crate::writeback::{Aging, Meter, Timer, Writeback};
 use committer::Committer;
 use device::Core;
@@ -132,12 +132,12 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
 }
 
 impl Open<Below> for Config {
-    async fn open(&self, below: Below, around: &Surroundings) -> Result<OpenDevice, Error> {
+    async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
         if self.path.as_os_str().is_empty() {
             return Err(Error::invalid("path is missing: give the file or block device that is the cache"));
         }
-        let (device, mut notes) = File::open(&self.backing(), around).await?;
-        let (env, budget, works) = (around.env.clone(), around.budget.clone(), around.works.clone());
+        let (device, mut notes) = File::open(&self.backing(), context).await?;
+        let (env, budget, works) = (context.env.clone(), context.budget.clone(), context.works.clone());
         let (cache, found) = WriteCache::open(self, below, device, env, budget, works).await?;
         notes.push(found);
         let suspend: Option<Arc<dyn Suspend>> = Some(cache.clone());

@@ -7,14 +7,14 @@ use spillway_core::{Error, Preset, Type, Unit};
 use super::codec;
 use super::codec::streams::STREAMS_MAX;
 use super::page::DISKSIZE_MAX;
+use crate::open_context::{BackingDevice, Remote};
 use crate::options::{choices, options, unrelated};
 use crate::spill::Keep;
 use crate::spill::format::SEGMENT_SHIFT;
-use crate::surroundings::{BackingDevice, Remote};
 
 choices! {
     /// Which read of a page that lies in the spill file brings it back to memory.
-    pub enum BringBack {
+    pub enum Promotion {
         /// One that comes soon after another.
         Second = "second",
         /// Each.
@@ -85,7 +85,7 @@ options! {
         .unit(Unit::Pages).preset(Preset::Number(256));
     Start writeback_depth: usize = Type::Number(1, 32), "I/Os of write-back in flight, each with a MiB of memory"
         .unit(Unit::Requests).preset(Preset::Number(4));
-    Live bring_back: BringBack = Type::Choice(BringBack::NAMES),
+    Live bring_back: Promotion = Type::Choice(Promotion::NAMES),
         "Which read of a page in the spill file brings it back to memory, where there is room: the second within bring_back_age"
         .preset(Preset::Choice("second"));
     Live bring_back_age: u64 = Type::Number(0, (1 << 24) - 1), "See bring_back"
@@ -124,9 +124,9 @@ impl Settings {
     /// Whether a read brings a page back that was read before, so many seconds ago, or was not.
     pub(crate) fn brings_back(&self, read_before: Option<u32>) -> bool {
         match self.bring_back.get() {
-            BringBack::Never => false,
-            BringBack::Always => true,
-            BringBack::Second => read_before.is_some_and(|age| u64::from(age) <= self.bring_back_age.get()),
+            Promotion::Never => false,
+            Promotion::Always => true,
+            Promotion::Second => read_before.is_some_and(|age| u64::from(age) <= self.bring_back_age.get()),
         }
     }
 }

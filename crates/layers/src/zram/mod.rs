@@ -61,13 +61,13 @@ use pool::pages::Pages;
 use slots::table::Table;
 
 use crate::decisions::Decisions;
+use crate::open_context::{BackingDevice, Open, OpenContext, OpenDevice};
 use crate::options::Live;
 use crate::sizes;
-use crate::surroundings::{BackingDevice, Open, OpenDevice, Surroundings};
 use crate::writeback::{Meter, Writeback};
 
 pub use attributes::{attributes, declarations};
-pub use config::{BringBack, Config};
+pub use config::{Config, Promotion};
 pub use device::Zram;
 pub use page::DISKSIZE_MAX;
 
@@ -146,11 +146,11 @@ impl Zram {
 
 impl Config {
     /// The device, with its spill file where it has one; and what is worth knowing about that.
-    async fn open_device(&self, around: &Surroundings) -> Result<(Arc<Zram>, Vec<String>), Error> {
-        let Surroundings { env, regions, budget, .. } = around;
+    async fn open_device(&self, context: &OpenContext) -> Result<(Arc<Zram>, Vec<String>), Error> {
+        let OpenContext { env, regions, budget, .. } = context;
         let backing = self.backing()?;
         let zram = Zram::new(self.clone(), env.clone(), regions.clone(), budget.clone())?;
-        let attaching = Attaching::new(around);
+        let attaching = Attaching::new(context);
         assert!(zram.core.attaching.set(attaching).is_ok(), "a device is opened once");
         let notes = match backing {
             Some(backing) => zram.open_spill(self, &backing).await?,
@@ -161,8 +161,8 @@ impl Config {
 }
 
 impl Open<()> for Config {
-    async fn open(&self, (): (), around: &Surroundings) -> Result<OpenDevice, Error> {
-        let (zram, notes) = self.open_device(around).await?;
+    async fn open(&self, (): (), context: &OpenContext) -> Result<OpenDevice, Error> {
+        let (zram, notes) = self.open_device(context).await?;
         let opened = OpenDevice::new(zram.clone(), attributes);
         Ok(OpenDevice { grow: Some(zram.clone()), suspend: Some(zram), notes, ..opened })
     }

@@ -36,13 +36,13 @@ struct Shared {
     grown: AtomicU64,
     /// Pages for which assistants found no memory: the writer waits for it.
     returned: Mutex<Vec<usize>>,
-    door: Mutex<Door>,
+    joining: Mutex<JoinState>,
     /// Assistants that have left.
     left: Watermark,
 }
 
 /// Where assistants join.
-struct Door {
+struct JoinState {
     /// Absent once the writer has taken it back.
     buf: Option<Arc<IoBuf>>,
     /// Assistants that have joined.
@@ -52,15 +52,15 @@ struct Door {
 impl Shared {
     /// The buffer, for an assistant that joins; `None` once the writer has closed.
     fn join(&self) -> Option<Arc<IoBuf>> {
-        let mut door = self.door.lock();
-        let buf = door.buf.clone().filter(|_| !self.closed.load(Ordering::Relaxed))?;
-        door.joined += 1;
+        let mut joining = self.joining.lock();
+        let buf = joining.buf.clone().filter(|_| !self.closed.load(Ordering::Relaxed))?;
+        joining.joined += 1;
         Some(buf)
     }
 
     fn leave(&self, buf: Arc<IoBuf>) {
         drop(buf);
-        assert!(self.left.step() <= self.door.lock().joined, "an assistant leaves that has not joined");
+        assert!(self.left.step() <= self.joining.lock().joined, "an assistant leaves that has not joined");
     }
 
     fn take_page(&self) -> Option<usize> {
@@ -76,9 +76,9 @@ impl Shared {
 
     /// Lets no more assistants join; returns how many have.
     fn close(&self) -> u64 {
-        let door = self.door.lock();
+        let joining = self.joining.lock();
         self.closed.store(true, Ordering::Relaxed);
-        door.joined
+        joining.joined
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
         failed: Mutex::new(None),
         grown: AtomicU64::new(0),
         returned: Mutex::new(Vec::new()),
-        door: Mutex::new(Door { buf: Some(buf.clone()), joined: 0 }),
+        joining: Mutex::new(JoinState { buf: Some(buf.clone()), joined: 0 }),
         left: Watermark::default(),
     });
     let writer = Writer(shared.clone());
@@ -121,7 +121,7 @@ pub(super) async fn write(core: Arc<Core>, mut request: Request) -> Reply {
     }
     drop(writer);
     drop(buf);
-    let buf = shared.door.lock().buf.take().expect("only the writer takes it");
+    let buf = shared.joining.lock().buf.take().expect("only the writer takes it");
     request.buf = Arc::try_unwrap(buf).expect("assistants drop their share before they leave");
     let failed = *shared.failed.lock();
     if failed.is_some() {

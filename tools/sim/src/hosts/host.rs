@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{Aligned, Answer, Budget, Env, Error, Works};
+use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
-use spillway_layers::surroundings::{BackingDevice, OpenStorage, Surroundings};
 use spillway_layers::write_cache::OldCache;
 use spillway_sim::disk::{Disk, Medium};
 use spillway_sim::image::{Client, Image, Link};
@@ -124,10 +124,11 @@ impl Machine {
         held: bool,
     ) -> Opening {
         let opening = Opening::default();
-        let (config, around, told) = (config(row, how, take_over), self.around(image, held), opening.clone());
+        let (config, context, told) =
+            (config(row, how, take_over), self.context(image, held), opening.clone());
         self.env.spawn_here(Box::pin(async move {
-            let opened = Stack::open(&config, &[], &around).await.and_then(|stack| {
-                let device = Aligned::charged(stack.device.clone(), &around.budget)?;
+            let opened = Stack::open(&config, &[], &context).await.and_then(|stack| {
+                let device = Aligned::charged(stack.device.clone(), &context.budget)?;
                 Ok(Site { stack, device })
             });
             assert!(told.set(opened).is_ok(), "it is opened once");
@@ -135,10 +136,10 @@ impl Machine {
         opening
     }
 
-    fn around(&self, image: &Arc<Image>, held: bool) -> Surroundings {
+    fn context(&self, image: &Arc<Image>, held: bool) -> OpenContext {
         let (image, link, disk) = (image.clone(), self.link.clone(), self.disk.clone());
         let number = self.client.clone();
-        Surroundings {
+        OpenContext {
             name: "device".into(),
             env: self.env.clone(),
             regions: Arc::new(VecRegions::new(REGIONS_BYTES)),

@@ -132,9 +132,9 @@ impl BlockDevice {
 }
 
 /// A block device that is given up again unless it is kept.
-pub(super) struct Unkept(Option<BlockDevice>);
+pub(super) struct DetachGuard(Option<BlockDevice>);
 
-impl Unkept {
+impl DetachGuard {
     pub(super) fn new(device: BlockDevice) -> Self {
         Self(Some(device))
     }
@@ -154,7 +154,7 @@ impl Unkept {
     }
 }
 
-impl Drop for Unkept {
+impl Drop for DetachGuard {
     fn drop(&mut self) {
         if let Some(device) = self.0.take() {
             // Why it is given up is worth more words than that it cannot be.

@@ -36,7 +36,7 @@ use super::progress::beside;
 use crate::cli::{AttachOptions, Via};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::RuntimeFolder;
-use block_device::{BlockDevice, Unkept, attached};
+use block_device::{BlockDevice, DetachGuard, attached};
 use file_system::make_file_system;
 use link::Link;
 use row::{expect_root, expect_row, file_of, hold, shown_file};
@@ -73,7 +73,7 @@ pub(crate) fn attach(folder: &RuntimeFolder, options: &AttachOptions) -> Result<
     if let Some(place) = options.mountpoint.as_ref().filter(|place| !place.is_dir()) {
         return Err(Failure::usage(format!("{} is no folder: make it first", place.display())).into());
     }
-    let device = Unkept::new(way.attach(folder, options)?);
+    let device = DetachGuard::new(way.attach(folder, options)?);
     if let Some(kind) = &options.mkfs {
         let own = [(folder.clone(), name.clone())];
         beside(&own, || make_file_system(kind, device.path(), options.force))?;
@@ -137,7 +137,7 @@ impl Way {
                 let (opener, device) = shown.attach().with_context(|| {
                     format!("no loop device can be set up over the file of {name}; modprobe loop makes some")
                 })?;
-                let device = Unkept::new(BlockDevice::Loop(device));
+                let device = DetachGuard::new(BlockDevice::Loop(device));
                 hold(folder, options, Some(opener))?;
                 Ok(device.into_device())
             }

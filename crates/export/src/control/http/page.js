@@ -285,8 +285,8 @@ class Device {
       const below = this.below(name, parts[at + 1]);
       flow.append(this.part(name), below ? derived("li", { className: "between" }, below) : "");
     }
-    const twin = this.row.read_only_name ? ` · read-only as ${this.row.read_only_name}` : "";
-    const about = ` · ${this.row.stack}${this.row.read_only ? " · read-only" : twin}`;
+    const alias = this.row.read_only_name ? ` · read-only as ${this.row.read_only_name}` : "";
+    const about = ` · ${this.row.stack}${this.row.read_only ? " · read-only" : alias}`;
     const size = field("disksize", this.row.disksize, human(this.row.disksize));
     const focused = this.live.contains(document.activeElement) ? document.activeElement.dataset.part : null;
     this.live.replaceChildren(

@@ -1,12 +1,12 @@
-//! Twins and hidden names: what clients are told, and what they get.
+//! Aliases and hidden names: what clients are told, and what they get.
 
 use super::super::wire::{info, opt};
 use super::client::{queries, query_payload};
 use super::*;
-use crate::Twin;
+use crate::Alias;
 
-fn twin(name: &str, hidden: bool) -> Option<Twin> {
-    Some(Twin { name: name.to_owned(), hidden })
+fn alias(name: &str, hidden: bool) -> Option<Alias> {
+    Some(Alias { name: name.to_owned(), hidden })
 }
 
 fn export(name: &str) -> Export {
@@ -14,10 +14,10 @@ fn export(name: &str) -> Export {
 }
 
 /// One export "disk", also offered as "copy".
-fn with_twin() -> (Arc<TestDevice>, Arc<Exports>) {
+fn with_alias() -> (Arc<TestDevice>, Arc<Exports>) {
     let (device, exports) = (TestDevice::new(SIZE), Arc::new(Exports::new()));
     let export = Export::new("disk", Aligned::new(device.clone())).unwrap();
-    exports.add(export.with_twin(twin("copy", false)).unwrap()).unwrap();
+    exports.add(export.with_alias(alias("copy", false)).unwrap()).unwrap();
     (device, exports)
 }
 
@@ -50,7 +50,7 @@ fn asked(exports: &Arc<Exports>, name: &str) -> Result<String, (u32, Vec<u8>)> {
 #[test]
 fn a_twin_shows_what_is_written_and_takes_no_write() {
     for style in [Style::Simple, Style::Structured] {
-        let (device, exports) = with_twin();
+        let (device, exports) = with_alias();
         let (mut writer, mut reader) = (enter(&exports, "disk", style), enter(&exports, "copy", style));
         for command in [cmd::TRIM, cmd::WRITE_ZEROES] {
             let cookie = reader.ask(command, 0, 0, 512);
@@ -75,7 +75,7 @@ fn a_twin_shows_what_is_written_and_takes_no_write() {
 
 #[test]
 fn flags_of_a_twin_are_those_of_a_read_only_export() {
-    let (device, exports) = with_twin();
+    let (device, exports) = with_alias();
     device.change(|geometry| geometry.rotational = true);
     let flags = |name: &str| {
         let replies = Client::greeted(&exports).option(opt::INFO, &query_payload(name, &[]));
@@ -92,7 +92,7 @@ fn flags_of_a_twin_are_those_of_a_read_only_export() {
 #[test]
 fn a_context_that_was_selected_for_a_twin_is_not_one_of_the_other_name() {
     for (selected, answer) in [("disk", errno::EINVAL), ("copy", 0)] {
-        let (_, exports) = with_twin();
+        let (_, exports) = with_alias();
         let mut client = Client::greeted(&exports);
         client.option(opt::STRUCTURED_REPLY, &[]);
         client.style = Style::Structured;
@@ -106,13 +106,13 @@ fn a_context_that_was_selected_for_a_twin_is_not_one_of_the_other_name() {
 
 #[test]
 fn names_are_taken_by_twins_too() {
-    let (_, exports) = with_twin();
+    let (_, exports) = with_alias();
     let refused = |export: Export| exports.add(export).err().expect("a name is taken").message().to_owned();
     assert!(refused(export("copy")).contains("'copy'"));
-    assert!(refused(export("x").with_twin(twin("disk", false)).unwrap()).contains("'disk'"));
-    assert!(refused(export("x").with_twin(twin("copy", true)).unwrap()).contains("'copy'"));
+    assert!(refused(export("x").with_alias(alias("disk", false)).unwrap()).contains("'disk'"));
+    assert!(refused(export("x").with_alias(alias("copy", true)).unwrap()).contains("'copy'"));
     for bad in ["x", "a\0b", &"y".repeat(4097)] {
-        assert!(export("x").with_twin(twin(bad, false)).is_err(), "{bad}");
+        assert!(export("x").with_alias(alias(bad, false)).is_err(), "{bad}");
     }
     let mut reader = enter(&exports, "copy", Style::Simple);
     assert!(exports.remove("copy").is_none(), "an export is removed by its own name");
@@ -124,8 +124,8 @@ fn names_are_taken_by_twins_too() {
 #[test]
 fn a_hidden_name_is_not_listed_and_opens_as_before() {
     let exports = Arc::new(Exports::new());
-    exports.add(export("secret").with_hidden(true).with_twin(twin("copy", false)).unwrap()).unwrap();
-    exports.add(export("open").with_twin(twin("veiled", true)).unwrap()).unwrap();
+    exports.add(export("secret").with_hidden(true).with_alias(alias("copy", false)).unwrap()).unwrap();
+    exports.add(export("open").with_alias(alias("veiled", true)).unwrap()).unwrap();
     exports.add(export("gone").with_hidden(true)).unwrap();
     assert_eq!(listed(&exports), ["copy", "open"]);
     for name in ["secret", "copy", "open", "veiled", "gone"] {
@@ -143,20 +143,20 @@ fn a_hidden_name_is_not_listed_and_opens_as_before() {
 /// Otherwise a client without a name would be led to what is hidden, and told its name.
 #[test]
 fn the_empty_name_means_the_only_export_that_is_listed() {
-    let meant = |exports: &[(bool, Option<Twin>)]| {
+    let meant = |exports: &[(bool, Option<Alias>)]| {
         let all = Arc::new(Exports::new());
-        for (number, (hidden, twin)) in exports.iter().enumerate() {
+        for (number, (hidden, alias)) in exports.iter().enumerate() {
             let export = export(&format!("e{number}")).with_hidden(*hidden);
-            all.add(export.with_twin(twin.clone()).unwrap()).unwrap();
+            all.add(export.with_alias(alias.clone()).unwrap()).unwrap();
         }
         asked(&all, "").ok()
     };
     let name = |name: &str| Some(name.to_owned());
-    assert_eq!(meant(&[(false, twin("t", false))]), name("e0"), "a twin is no second export");
-    assert_eq!(meant(&[(true, twin("t", false))]), name("t"), "its own name is not told");
+    assert_eq!(meant(&[(false, alias("t", false))]), name("e0"), "an alias is no second export");
+    assert_eq!(meant(&[(true, alias("t", false))]), name("t"), "its own name is not told");
     assert_eq!(meant(&[(true, None), (false, None)]), name("e1"));
-    assert_eq!(meant(&[(true, twin("t", true)), (false, None)]), name("e1"));
-    assert_eq!(meant(&[(true, twin("t", false)), (false, None)]), None);
+    assert_eq!(meant(&[(true, alias("t", true)), (false, None)]), name("e1"));
+    assert_eq!(meant(&[(true, alias("t", false)), (false, None)]), None);
     assert_eq!(meant(&[(true, None)]), None);
-    assert_eq!(meant(&[(true, twin("t", true))]), None);
+    assert_eq!(meant(&[(true, alias("t", true))]), None);
 }

@@ -12,7 +12,7 @@ use spillway_core::Kind;
 
 use super::{Scratch, must, open_device};
 use crate::file::holders::are_dead;
-use crate::file::lock::{LOCK_TRIES, Patience, lock_pausing};
+use crate::file::lock::{LOCK_TRIES, LockAttempts, lock_pausing};
 use crate::file::{Direct, FileOptions, open};
 
 #[test]
@@ -226,11 +226,11 @@ fn the_lock_of_a_dead_process_is_waited_for() {
 /// The look at its holders comes after the try, so that a dead one's lock may be given up between the two.
 #[test]
 fn a_lock_that_a_dead_process_gave_up_is_tried_for_again() {
-    let mut patience = Patience::default();
-    assert!((0..100).all(|_| patience.lasts(true)), "it is waited for for 5 s");
-    assert!((0..9).all(|_| patience.lasts(false)), "who comes next has the moment of every living one");
-    assert!(!patience.lasts(false));
-    let mut patience = Patience::default();
-    let tries = (1..).find(|_| !patience.lasts(true));
+    let mut attempts = LockAttempts::default();
+    assert!((0..100).all(|_| attempts.lasts(true)), "it is waited for for 5 s");
+    assert!((0..9).all(|_| attempts.lasts(false)), "who comes next has the moment of every living one");
+    assert!(!attempts.lasts(false));
+    let mut attempts = LockAttempts::default();
+    let tries = (1..).find(|_| !attempts.lasts(true));
     assert_eq!(tries, Some(200), "a lock that nobody gives up is refused after 10 s");
 }

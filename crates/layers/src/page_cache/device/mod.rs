@@ -20,7 +20,7 @@ use super::folios::places::{ORDERS, Places};
 use super::folios::shares::Traffic;
 use super::folios::slabs::Frame;
 use super::folios::zones::Zones;
-use super::folios::{Folios, Gone};
+use super::folios::{Evicted, Folios};
 use crate::decisions::{Decision, Decisions};
 use crate::slice::Slice;
 use crate::writeback::{Aging, Meter, Pauses, Writeback};
@@ -202,7 +202,7 @@ impl Core {
 
     /// The folio of a slot of `zone` leaves a shard.
     pub(super) fn remove(&self, shard: &mut Folios, zone: usize, slot: u32) {
-        let Gone { span, unread } = shard.remove(zone, slot);
+        let Evicted { span, unread } = shard.remove(zone, slot);
         self.zones.given(zone as u8, span.units());
         if unread {
             self.wasted(zone as u8, self.places.start(span.unit));

@@ -50,7 +50,7 @@ pub(super) const fn bytes_beside(blocks: u32) -> u64 {
 }
 
 /// A folio that has left.
-pub(super) struct Gone {
+pub(super) struct Evicted {
     pub(super) span: Span,
     /// It was read ahead, and not accessed since.
     pub(super) unread: bool,
@@ -182,13 +182,13 @@ impl Folios {
     }
 
     /// The folio of a slot of `zone` leaves.
-    pub(super) fn remove(&mut self, zone: usize, slot: u32) -> Gone {
+    pub(super) fn remove(&mut self, zone: usize, slot: u32) -> Evicted {
         self.index.remove(&mut self.zones, Place::new(zone as u8, slot));
         let folio = self.zones[zone].remove(slot);
         let (span, unread) = (folio.span(), folio.is_unread());
         self.orders[usize::from(span.order)] -= 1;
         self.give(folio.frame);
-        Gone { span, unread }
+        Evicted { span, unread }
     }
 
     /// What has happened in a zone.

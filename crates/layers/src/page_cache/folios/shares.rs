@@ -127,12 +127,12 @@ impl Residents for Slots {
 }
 
 /// The folios of a zone while one is sought that can leave.
-pub(crate) struct Leaving<'a> {
+pub(crate) struct EvictionScan<'a> {
     pub(crate) slots: &'a Slots,
     looks: Cell<u32>,
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> EvictionScan<'a> {
     pub(crate) fn new(slots: &'a Slots) -> Self {
         Self { slots, looks: Cell::new(0) }
     }
@@ -143,7 +143,7 @@ impl<'a> Leaving<'a> {
     }
 }
 
-impl Residents for Leaving<'_> {
+impl Residents for EvictionScan<'_> {
     fn name(&self, slot: u32) -> u64 {
         self.slots.name(slot)
     }
@@ -240,9 +240,9 @@ impl Share {
 
     /// The slot of a folio that can leave, if one of those looked at can; it is to be removed.
     pub(crate) fn leaving(&mut self, slice: &mut Slice) -> Option<u32> {
-        let leaving = Leaving::new(&self.slots);
-        let slot = self.eviction.evict(LOOKS, &leaving);
-        leaving.count(slice);
+        let scan = EvictionScan::new(&self.slots);
+        let slot = self.eviction.evict(LOOKS, &scan);
+        scan.count(slice);
         slot
     }
 

@@ -220,7 +220,7 @@ impl Chains<'_> {
     }
 
     /// A committed version that was found on the device, in any order; of each block of the origin the newest counts, the others are to
-    /// be cleared. Of twins, which are equally new, the one that comes `later` counts, or both stay until a newer one comes.
+    /// be cleared. Of duplicates, which are equally new, the one that comes `later` counts, or both stay until a newer one comes.
     pub(crate) fn recover(&mut self, block: CacheBlock, origin: OriginBlock, epoch: Epoch, later: bool) {
         self.blocks[block].hold(origin, epoch);
         let versions: Vec<CacheBlock> = self.versions(origin).collect();

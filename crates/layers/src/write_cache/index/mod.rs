@@ -42,7 +42,7 @@ const SHARDS: usize = 16;
 
 /// Two committed versions of one block that cannot be told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Twins(pub(super) CacheBlock, pub(super) CacheBlock);
+pub(super) struct DuplicateEntries(pub(super) CacheBlock, pub(super) CacheBlock);
 
 pub(super) struct Index {
     pub(super) blocks: Arc<Blocks>,
@@ -293,8 +293,8 @@ impl Index {
         self.blocks[block].advance(Stage::Empty, Stage::Clearing);
     }
 
-    /// All entries were found. Returns how many are to be cleared; or twins that count both, and cannot be told apart.
-    pub(super) fn end_recovery(&self) -> Result<u32, Twins> {
+    /// All entries were found. Returns how many are to be cleared; or duplicates that count both, and cannot be told apart.
+    pub(super) fn end_recovery(&self) -> Result<u32, DuplicateEntries> {
         let mut clearing = 0;
         for block in self.blocks.all() {
             clearing += u32::from(self.stage(block) == Stage::Clearing);
@@ -306,9 +306,9 @@ impl Index {
                 continue;
             }
             let origin = self.blocks[block].origin();
-            let twin = self.chains(origin).versions(origin).find(|&version| version != block);
-            if let Some(twin) = twin {
-                return Err(Twins(block, twin));
+            let other = self.chains(origin).versions(origin).find(|&version| version != block);
+            if let Some(other) = other {
+                return Err(DuplicateEntries(block, other));
             }
             self.held.fetch_add(1, Ordering::AcqRel);
             self.present.mark(self.regions.group(origin));

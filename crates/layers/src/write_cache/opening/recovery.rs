@@ -13,7 +13,7 @@ use spillway_core::{Error, mutant};
 use crate::write_cache::config::OldCache;
 use crate::write_cache::format::{Entry, FREE, Layout};
 use crate::write_cache::index::block::{CacheBlock, Epoch, OriginBlock};
-use crate::write_cache::index::{Index, Twins};
+use crate::write_cache::index::{DuplicateEntries, Index};
 
 /// Takes the entries of a cache in their order, in pieces of any size.
 pub(crate) struct Recovery {
@@ -84,10 +84,9 @@ impl Recovery {
     /// entries of one block that cannot be told apart: [`Corrupt`](spillway_core::Kind::Corrupt).
     pub(crate) fn finish(self) -> Result<(Index, u32), Error> {
         assert_eq!(u64::from(self.next), self.layout.n_blocks, "every block has an entry");
-        let stale = self
-            .index
-            .end_recovery()
-            .map_err(|Twins(first, second)| indistinct(self.index.blocks[first].origin(), first, second))?;
+        let stale = self.index.end_recovery().map_err(|DuplicateEntries(first, second)| {
+            indistinct(self.index.blocks[first].origin(), first, second)
+        })?;
         Ok((self.index, stale))
     }
 }

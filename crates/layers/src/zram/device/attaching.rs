@@ -10,8 +10,8 @@ use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, Unit};
 use spillway_core::{BlockDevice, Error, Geometry, Kind};
 
 use crate::file::File;
+use crate::open_context::OpenContext;
 use crate::spill::{self, Store};
-use crate::surroundings::Surroundings;
 use crate::zram::codec;
 use crate::zram::config::{MADE_BYTES, Settings, default_spill_size, spill_device};
 use crate::zram::page::{DISKSIZE_MAX, PAGE};
@@ -23,7 +23,7 @@ const REMEDY: &str = "backing_dev takes nothing by force: name another path, rem
 
 /// What a device opens spill files with.
 pub(crate) struct Attaching {
-    around: Surroundings,
+    context: OpenContext,
     /// Held by who attaches a file, or lets go of one, and by who gives the device its size: that is for the file which is there then.
     pub(crate) turn: Semaphore,
     waiting: Mutex<Option<Waiting>>,
@@ -40,22 +40,22 @@ pub(crate) struct Waiting {
 }
 
 impl Attaching {
-    pub(crate) fn new(around: &Surroundings) -> Self {
+    pub(crate) fn new(context: &OpenContext) -> Self {
         Self {
-            around: around.clone(),
+            context: context.clone(),
             turn: Semaphore::new(1),
             waiting: Mutex::default(),
             ended: AtomicBool::new(false),
         }
     }
 
-    pub(crate) fn around(&self) -> &Surroundings {
-        &self.around
+    pub(crate) fn context(&self) -> &OpenContext {
+        &self.context
     }
 
     /// What a spill file is opened with, by force or not; `None` where that is not for its user to say.
     pub(crate) fn settings(&self, own: &Settings, force: Option<bool>) -> spill::Settings {
-        let usual = spill::Settings::new(self.around.name.as_str(), DISKSIZE_MAX / PAGE as u64);
+        let usual = spill::Settings::new(self.context.name.as_str(), DISKSIZE_MAX / PAGE as u64);
         spill::Settings {
             segment_shift: own.segment_shift.unwrap_or(usual.segment_shift),
             codecs: codec::NAMES.map(str::to_owned).to_vec(),
@@ -64,7 +64,7 @@ impl Attaching {
             remedy: force.is_none().then_some(REMEDY),
             batches: own.writeback_depth,
             kept: KEPT_BYTES,
-            works: self.around.works.clone(),
+            works: self.context.works.clone(),
             ..usual
         }
     }
@@ -98,17 +98,17 @@ impl Attaching {
             let text = "it is looked for by the server, which knows no folder of yours: give the whole path";
             return Err(Error::new(Kind::NotFound, format!("{}: {text}", path.display())));
         }
-        let open = async |create| File::open(&spill_device(path.clone(), create), &self.around).await;
+        let open = async |create| File::open(&spill_device(path.clone(), create), &self.context).await;
         let ((file, notes), made) = match open(None).await {
             Err(error) if error.kind == Kind::NotFound => (open(Some(MADE_BYTES)).await?, true),
             found => (found?, false),
         };
         let settings = self.settings(own, None);
-        Store::examine(file.clone(), &settings, &self.around.budget).await?;
+        Store::examine(file.clone(), &settings, &self.context.budget).await?;
         if !made {
             Store::fits(file.clone(), &settings)?;
         }
-        notes.iter().for_each(|note| tracing::info!("{}: {note}", self.around.name));
+        notes.iter().for_each(|note| tracing::info!("{}: {note}", self.context.name));
         Ok(Waiting { path, file, made })
     }
 }

@@ -121,7 +121,7 @@ impl Core {
 
     /// Where its long work is registered.
     pub(super) fn works(&self) -> Works {
-        self.attaching.get().map(|attaching| attaching.around().works.clone()).unwrap_or_default()
+        self.attaching.get().map(|attaching| attaching.context().works.clone()).unwrap_or_default()
     }
 
     pub(super) fn size(&self) -> u64 {

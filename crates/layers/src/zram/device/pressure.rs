@@ -19,7 +19,7 @@ pub(crate) struct Pressure {
     /// Laps of the hand since it found a page that may leave, or rested.
     pub(crate) vain_laps: AtomicU32,
     /// The last attempt, where no page has left in it.
-    vain: Mutex<Option<Vain>>,
+    vain: Mutex<Option<FailedAttempt>>,
     /// Pages that have left.
     pub(crate) left: AtomicU64,
     /// Pages leave, until the low watermark.
@@ -40,7 +40,7 @@ pub(crate) struct Pressure {
     look_after: AtomicU64,
     /// When a writer has paused last, in milliseconds; 0 for never.
     paused_at: AtomicU64,
-    pub(crate) daily: Mutex<Daily>,
+    pub(crate) daily: Mutex<DailyWrites>,
     /// When to look for old pages next, in milliseconds,
     old_at: AtomicU64,
     /// and whether that is being done.
@@ -49,13 +49,13 @@ pub(crate) struct Pressure {
 
 /// The bytes of a day, and how many had been written when they were counted last.
 #[derive(Default)]
-pub(crate) struct Daily {
+pub(crate) struct DailyWrites {
     pub(crate) allowance: Allowance,
     pub(crate) written: u64,
 }
 
 /// An attempt in which no page has left.
-struct Vain {
+struct FailedAttempt {
     at: Duration,
     /// Pages that are accessed all the time might have left too.
     any: bool,
@@ -89,14 +89,14 @@ impl Pressure {
     /// An attempt has ended, before which `left` pages had left.
     pub(crate) fn tried(&self, left: u64, any: bool, now: Duration) {
         let vain = self.left.load(Ordering::Relaxed) == left;
-        *self.vain.lock() = vain.then_some(Vain { at: now, any });
+        *self.vain.lock() = vain.then_some(FailedAttempt { at: now, any });
     }
 
     /// Whether any page leaves in the next attempt, because requests wait and none was cold in the last one; or the time until it may
     /// begin: a second one in vain, and one that nobody waits for, would find the same again.
     pub(crate) fn next_attempt(&self, now: Duration) -> Result<bool, Duration> {
         let (waited_for, vain) = (self.is_waited_for(), self.vain.lock());
-        let Some(Vain { at, any }) = *vain else { return Ok(false) };
+        let Some(FailedAttempt { at, any }) = *vain else { return Ok(false) };
         let rest = (at + REST).saturating_sub(now);
         if rest.is_zero() || waited_for && !any { Ok(waited_for) } else { Err(rest) }
     }

@@ -114,9 +114,9 @@ impl Cell {
 
 /// A cell that no other thread knows yet: to be filled and published, or published and freed.
 #[must_use]
-pub(crate) struct Fresh(Cell);
+pub(crate) struct NewCell(Cell);
 
-impl Fresh {
+impl NewCell {
     pub(crate) fn new(cell: Cell) -> Self {
         Self(cell)
     }

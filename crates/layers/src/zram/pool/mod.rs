@@ -3,7 +3,7 @@
 //! An *arena* holds spans of one size class behind its own lock. A class has one arena until threads collide on it, then up
 //! to eight, so that pages which all compress alike do not make all writers meet at one lock. Each cell in use records the slot that
 //! owns its object, so that an object can be moved by asking the table: no table of handles stands between. A cell is allocated
-//! (known to no other thread: [`Fresh`]), filled without any lock, and then published in the owner's slot; from then on its bytes
+//! (known to no other thread: [`NewCell`]), filled without any lock, and then published in the owner's slot; from then on its bytes
 //! do not change, but for a deferred page's, under the lock of its slot. It is freed once no slot names it and no thread has picked it. A cell that is allocated and not published is
 //! invisible to compaction, which trusts the table alone.
 //!
@@ -29,7 +29,7 @@ use spillway_core::{Budget, Charge, Kind};
 use spillway_policy::size_classes::{CELL_STEP, SPAN_PAGES_MAX, SizeClasses};
 
 use arena::{Arena, Objects};
-use cell::{ArenaIndex, Cell, Fresh, Scratch, SlotIndex};
+use cell::{ArenaIndex, Cell, NewCell, Scratch, SlotIndex};
 use packed::{Packed, PackedSpan};
 use pages::{Pages, Span};
 use size_class::Class;
@@ -93,7 +93,7 @@ impl Pool {
 
     /// A cell for `len` bytes (1 to 4096) that will belong to slot `owner`. Called with no lock held. [`Kind::NoSpace`] where the
     /// budget has no room, [`Kind::OutOfMemory`] where the system refuses.
-    pub(super) fn allocate(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<Fresh, Kind> {
+    pub(super) fn allocate(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<NewCell, Kind> {
         self.class(len).allocate(pages, len, owner)
     }
 
@@ -107,7 +107,7 @@ impl Pool {
     }
 
     /// Fills a fresh cell, which is to be published then, or freed.
-    pub(super) fn fill(&self, pages: &Pages, fresh: Fresh, bytes: &[u8]) -> Cell {
+    pub(super) fn fill(&self, pages: &Pages, fresh: NewCell, bytes: &[u8]) -> Cell {
         assert_eq!(bytes.len(), fresh.cell().len(), "the object and its cell");
         let target = self.address(pages, fresh.cell());
         // SAFETY: the cell is `len` bytes of mapped memory that only the holder of `fresh` knows.
@@ -233,9 +233,9 @@ impl Pool {
     }
 
     /// A new place for an object of `len` bytes that leaves the sparse span of `left`: in the same arena, if it has room.
-    pub(super) fn place_merged(&self, len: usize, owner: SlotIndex, left: Cell) -> Option<Fresh> {
+    pub(super) fn place_merged(&self, len: usize, owner: SlotIndex, left: Cell) -> Option<NewCell> {
         let (span, position) = self.class(len).lock(left.arena()).take(owner)?;
-        Some(Fresh::new(Cell::new(span, position, left.arena(), len)))
+        Some(NewCell::new(Cell::new(span, position, left.arena(), len)))
     }
 
     /// Sees to it that the next object to be packed finds a span, if there is memory for one. Called with no lock held.
@@ -256,8 +256,8 @@ impl Pool {
 
     /// A new place for an object of `len` bytes among packed ones. Takes no memory but what was prepared; [`Kind::NoSpace`] where
     /// that is none.
-    pub(super) fn place_packed(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<Fresh, Kind> {
-        self.packed.lock().append(pages, len, owner).map(Fresh::new)
+    pub(super) fn place_packed(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<NewCell, Kind> {
+        self.packed.lock().append(pages, len, owner).map(NewCell::new)
     }
 
     /// Asserts that every live cell is named by the slot that owns it and by no other, that the slots name nothing else, and that

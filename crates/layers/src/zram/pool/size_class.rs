@@ -11,7 +11,7 @@ use spillway_core::{Budget, Charge, Kind};
 use spillway_policy::size_classes::SizeClass;
 
 use super::arena::{Arena, SpanState};
-use super::cell::{ArenaIndex, Cell, Fresh, SlotIndex};
+use super::cell::{ArenaIndex, Cell, NewCell, SlotIndex};
 use super::pages::{Pages, Span};
 
 /// Collisions on a class's arenas after which it gets twice as many.
@@ -104,28 +104,28 @@ impl Class {
     }
 
     /// A cell for `len` bytes of slot `owner`. Called with no lock held.
-    pub(crate) fn allocate(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<Fresh, Kind> {
+    pub(crate) fn allocate(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<NewCell, Kind> {
         let (index, mut arena) = self.lock_own();
         if let Some((span, position)) = arena.take(owner) {
-            return Ok(Fresh::new(Cell::new(span, position, index, len)));
+            return Ok(NewCell::new(Cell::new(span, position, index, len)));
         }
         drop(arena);
         self.allocate_in_new_span(pages, len, owner)
     }
 
     #[cold]
-    fn allocate_in_new_span(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<Fresh, Kind> {
+    fn allocate_in_new_span(&self, pages: &Pages, len: usize, owner: SlotIndex) -> Result<NewCell, Kind> {
         let state = self.take_span(pages)?;
         let (index, mut arena) = self.lock_own();
         // Where a cell has come free meanwhile, the new span would stay behind, empty and charged.
         if let Some((span, position)) = arena.take(owner) {
             drop(arena);
             self.give_span(pages, state.span());
-            return Ok(Fresh::new(Cell::new(span, position, index, len)));
+            return Ok(NewCell::new(Cell::new(span, position, index, len)));
         }
         arena.add(pages, state);
         let (span, position) = arena.take(owner).expect("a span was added");
-        Ok(Fresh::new(Cell::new(span, position, index, len)))
+        Ok(NewCell::new(Cell::new(span, position, index, len)))
     }
 
     /// Frees a cell, and with its last one the span. Called with no lock held.

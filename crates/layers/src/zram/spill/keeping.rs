@@ -23,7 +23,7 @@ use super::writeback::{self, Why};
 use crate::spill::format::{Codec, Record};
 use crate::spill::{Batch, Keep, Settings, Spilled, Whole};
 use crate::zram::codec::CodecIndex;
-use crate::zram::config::{BringBack, default_spill_size};
+use crate::zram::config::{Promotion, default_spill_size};
 use crate::zram::control::scan::{Pages, Scan};
 use crate::zram::device::Core;
 use crate::zram::device::backing::Backing;
@@ -111,7 +111,7 @@ impl Core {
     }
 
     fn name(&self) -> &str {
-        self.attaching.get().map_or("", |attaching| &attaching.around().name)
+        self.attaching.get().map_or("", |attaching| &attaching.context().name)
     }
 
     fn not_kept(&self, kind: Kind) -> Error {
@@ -128,7 +128,7 @@ impl Core {
     /// Writes every page that is in memory.
     async fn write_all(self: &Arc<Self>, backing: &Arc<Backing>) -> Result<(), Kind> {
         // A read whose client has gone may be under way, and is the last one to bring a page back.
-        self.settings.bring_back.set(BringBack::Never);
+        self.settings.bring_back.set(Promotion::Never);
         backing.rest().await;
         self.compress_deferred(Which::All, Caller::Requests).await;
         loop {

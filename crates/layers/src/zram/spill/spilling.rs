@@ -9,9 +9,9 @@ use spillway_core::{BlockDevice, Error, Geometry, Kind, LocalFuture, Suspend, mu
 
 use crate::about;
 use crate::file::File;
+use crate::open_context::BackingDevice;
 use crate::spill::format::Record;
 use crate::spill::{Keep, Location, Owner, Spilled, Store};
-use crate::surroundings::BackingDevice;
 use crate::zram::config::Config;
 use crate::zram::device::attaching::{Attaching, Waiting};
 use crate::zram::device::backing::Backing;
@@ -114,7 +114,7 @@ impl Core {
         let (file, size) = waiting.fitted(disksize);
         let opened = self.open_store(attaching, (file, size), waiting.path, None).await;
         let given_up = opened.map_err(|error| about(NAME, &error))?;
-        given_up.iter().for_each(|note| tracing::info!("{}: {note}", attaching.around().name));
+        given_up.iter().for_each(|note| tracing::info!("{}: {note}", attaching.context().name));
         attaching.wait(None);
         if attaching.has_ended() {
             self.let_go().await;
@@ -155,17 +155,17 @@ impl Core {
     ) -> Result<Option<String>, Error> {
         // Only a file of the configuration can be forced.
         let stays = force.is_some();
-        let (around, mut settings) = (attaching.around(), attaching.settings(&self.settings, force));
+        let (context, mut settings) = (attaching.context(), attaching.settings(&self.settings, force));
         if stays && self.settings.keeps() != Keep::Never {
             settings = self.keeping(settings);
         }
-        let env = around.env.clone();
+        let env = context.env.clone();
         self.table.copies.begin(self.size() / PAGE as u64).map_err(no_room)?;
         let mut kept = |spilled| self.take_kept(spilled);
-        let opened = Store::open_growing(file, size, &settings, env, &around.budget, &mut kept).await;
+        let opened = Store::open_growing(file, size, &settings, env, &context.budget, &mut kept).await;
         let (store, given_up) = opened?;
         self.pressure.begin();
-        let (env, of_all) = (around.env.clone(), (&self.meter, &self.pressure));
+        let (env, of_all) = (context.env.clone(), (&self.meter, &self.pressure));
         self.backing.put(Some(Arc::new(Backing::new(store, path, stays, env, of_all))));
         Ok(given_up)
     }
@@ -179,7 +179,7 @@ impl Zram {
         backing: &BackingDevice,
     ) -> Result<Vec<String>, Error> {
         let attaching = self.core.attaching.get().expect("the device is opened");
-        let opened = File::open(backing, attaching.around()).await;
+        let opened = File::open(backing, attaching.context()).await;
         let (file, mut notes) = opened.map_err(|error| about("spill", &error))?;
         let size = size(&file, config).map_err(|error| about("spill", &error))?;
         let (path, force) = (backing.path.clone(), Some(config.force));

@@ -12,7 +12,7 @@ use crate::spill::Count;
 use crate::zram::control::scan::{Pages, Scan};
 use crate::zram::device::Core;
 use crate::zram::device::backing::Backing;
-use crate::zram::device::pressure::Daily;
+use crate::zram::device::pressure::DailyWrites;
 use crate::zram::page::PAGE;
 
 /// Old pages are looked for this often while they become old, at least once a minute and at most once a second.
@@ -41,7 +41,7 @@ impl Core {
     }
 
     /// The day's bytes, with everything counted that was written so far.
-    fn daily<'a>(&self, backing: &'a Backing) -> MutexGuard<'a, Daily> {
+    fn daily<'a>(&self, backing: &'a Backing) -> MutexGuard<'a, DailyWrites> {
         let (now, written) = (self.env.coarse_now(), backing.store.count(Count::BytesWritten));
         let mut daily = backing.pressure.daily.lock();
         let more = written.saturating_sub(daily.written);

@@ -6,7 +6,7 @@ use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
 use super::on_disk::{Spilling, config, content, medium, open, open_in, spilling};
 use super::*;
-use crate::surroundings::OpenStorage;
+use crate::open_context::OpenStorage;
 
 /// A device whose files are `/there` and `/other`, each for one user at a time. `/small` is too small, `/foreign` holds something else, and
 /// `/killed` is of a device that was not stopped.
@@ -57,7 +57,7 @@ fn device_behind(gate: &Arc<Semaphore>, config: Config, latency: Latency) -> Spi
 
 /// Without a size and a spill file.
 fn bare() -> Config {
-    Config { spill: None, disksize: 0, bring_back: BringBack::Never, ..config() }
+    Config { spill: None, disksize: 0, bring_back: Promotion::Never, ..config() }
 }
 
 /// Lets go of its file, and waits until nothing of the device has it any more.

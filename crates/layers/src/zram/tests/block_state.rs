@@ -22,7 +22,7 @@ fn lines(bench: &Bench) -> (Vec<String>, usize) {
 #[test]
 fn a_line_says_what_the_kernels_says() {
     let recomp_algorithm = Some("algo=zstd".into());
-    let device = spilling(Config { recomp_algorithm, bring_back: BringBack::Never, ..config() }, medium(100));
+    let device = spilling(Config { recomp_algorithm, bring_back: Promotion::Never, ..config() }, medium(100));
     let text = b"0123456789abcdef".repeat(PAGE / 16);
     let half = |slot: u64| page(&mut Random(slot), 50);
     device.write(0, &[7; PAGE]).unwrap();

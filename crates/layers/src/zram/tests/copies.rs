@@ -11,7 +11,7 @@ fn all_back(config: Config, segments: u64, slots: u64) -> Spilling {
 }
 
 fn all_back_on(plan: Plan, config: Config, segments: u64, slots: u64) -> Spilling {
-    let device = spilling_by(plan, Config { bring_back: BringBack::Always, ..config }, medium(segments));
+    let device = spilling_by(plan, Config { bring_back: Promotion::Always, ..config }, medium(segments));
     device.fill(0..slots, 1);
     device.write_back_all();
     device.check(0..slots, 1);
@@ -147,7 +147,7 @@ pub(in crate::zram) fn clean_pages_leave_for_writers_where_nothing_may_be_writte
 
 #[test]
 fn copies_take_a_32nd_of_memory_at_most() {
-    let device = spilling(Config { bring_back: BringBack::Always, ..sized_to(64 << 20) }, medium(100));
+    let device = spilling(Config { bring_back: Promotion::Always, ..sized_to(64 << 20) }, medium(100));
     let far = || (0..40).map(|number| number << 8);
     device.fill(far(), 1);
     device.write_back_all();
@@ -196,7 +196,7 @@ fn a_checkpoint_has_no_copies() {
 /// Writers, readers and write-back at once, on a disk that takes its time.
 #[test]
 fn a_page_is_what_was_written_last_whatever_comes_and_goes() {
-    let config = Config { bring_back: BringBack::Always, ..config() };
+    let config = Config { bring_back: Promotion::Always, ..config() };
     let device = spilling_to(Latency::Network, config, medium(40));
     let (mut random, mut versions) = (Random(5), [1; 100]);
     device.fill(0..100, 1);

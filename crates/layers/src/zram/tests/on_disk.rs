@@ -5,7 +5,7 @@ use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
 use super::*;
 use crate::file::File;
-use crate::surroundings::{OpenFile, OpenStorage};
+use crate::open_context::{OpenFile, OpenStorage};
 
 /// Segments of 64 KiB.
 pub(super) const SHIFT: u32 = 16;
@@ -76,7 +76,7 @@ pub(super) fn open_in(
     open_file: OpenFile,
 ) -> Result<Spilling, Error> {
     let (budget, registry) = (Budget::new(64 << 20), Registry::new(env.clone()));
-    let around = Surroundings {
+    let context = OpenContext {
         name: name.into(),
         env,
         regions: Arc::new(VecRegions::new(128 << 20)),
@@ -85,7 +85,7 @@ pub(super) fn open_in(
         works: registry.of(name),
         open_file,
     };
-    let open = async move { config.open_device(&around).await };
+    let open = async move { config.open_device(&context).await };
     let (zram, notes) = world.run(Answer::pending(open))?;
     let (seam, table) = (Seam::new(zram.clone()), attributes(zram.clone()));
     let suspend = zram.clone();

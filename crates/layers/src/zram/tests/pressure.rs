@@ -11,7 +11,7 @@ use crate::zram::pool::cell::Scratch;
 
 /// A device that may hold 1 MiB of what it is written.
 fn short_of_memory(medium: Medium) -> Spilling {
-    let device = spilling(Config { bring_back: BringBack::Never, ..config() }, medium);
+    let device = spilling(Config { bring_back: Promotion::Never, ..config() }, medium);
     device.set("mem_limit", "1M");
     device
 }
@@ -95,7 +95,7 @@ const OPENED: u64 = 2;
 #[test]
 fn after_repeated_write_errors_nothing_leaves_any_more_and_policy_says_so() {
     let failing = |faults: Vec<Fault>| {
-        let config = Config { bring_back: BringBack::Never, ..config() };
+        let config = Config { bring_back: Promotion::Never, ..config() };
         let device = spilling_by(Plan { faults, ..Plan::default() }, config, medium(100));
         device.set("mem_limit", "1M");
         let stored = (0..400).take_while(|&slot| device.write(slot, &raw(slot, 1)).is_ok()).count() as u64;
@@ -146,7 +146,7 @@ fn write_without_rest(device: &Spilling, share: usize, version: u64) -> (Duratio
 fn writers_faster_than_the_spill_file_are_slowed_down_and_never_stopped() {
     for share in [100, 50] {
         for latency in [Latency::UsbStick, Latency::SataSsd, Latency::Network] {
-            let config = Config { bring_back: BringBack::Never, disksize: 32 << 20, ..config() };
+            let config = Config { bring_back: Promotion::Never, disksize: 32 << 20, ..config() };
             let device = spilling_to(latency, config, medium(1000));
             device.set("mem_limit", "6M");
             // The first pages fill memory, and the next show how fast the disk is.
@@ -186,7 +186,7 @@ fn pass_time(device: &Spilling, seconds: u64) {
 
 #[test]
 fn pages_that_are_old_enough_leave_without_pressure_and_others_stay() {
-    let device = spilling(Config { bring_back: BringBack::Never, spill_age: 20, ..config() }, medium(100));
+    let device = spilling(Config { bring_back: Promotion::Never, spill_age: 20, ..config() }, medium(100));
     (0..100).for_each(|slot| device.write(slot, &content(slot, 1)).unwrap());
     for _ in 0..4 {
         pass_time(&device, 4);
@@ -216,7 +216,7 @@ fn a_days_bytes_hold_back_what_leaves_by_itself_and_are_not_spent_at_once() {
     // An hour's share is 128 KiB, a minute's 2 KiB.
     let daily = 3 << 20;
     let device = spilling(
-        Config { bring_back: BringBack::Never, spill_age: 1, spill_daily_bytes: daily, ..config() },
+        Config { bring_back: Promotion::Never, spill_age: 1, spill_daily_bytes: daily, ..config() },
         medium(200),
     );
     (0..500).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
@@ -284,7 +284,7 @@ fn pages_that_do_not_compress_leave_before_others_that_were_read_as_lately() {
 #[test]
 pub(in crate::zram) fn pages_leave_at_the_watermark_of_the_limit_that_is_nearer() {
     for (mem_limit, others) in [("700K", 0), ("0", 1), ("32M", 1)] {
-        let device = spilling(Config { bring_back: BringBack::Never, ..config() }, medium(100));
+        let device = spilling(Config { bring_back: Promotion::Never, ..config() }, medium(100));
         device.set("mem_limit", mem_limit);
         (0..200).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
         device.settle();
@@ -302,7 +302,7 @@ pub(in crate::zram) fn pages_leave_at_the_watermark_of_the_limit_that_is_nearer(
 fn a_file_that_was_full_is_tried_again_after_a_while() {
     let once = Fault { call: Some(Call::Write), nth: 2, effect: Effect::Fail(Kind::NoSpace), sticky: false };
     let plan = Plan { faults: vec![once], ..Plan::default() };
-    let device = spilling_by(plan, Config { bring_back: BringBack::Never, ..config() }, medium(100));
+    let device = spilling_by(plan, Config { bring_back: Promotion::Never, ..config() }, medium(100));
     device.set("mem_limit", "1M");
     let refused = (0..1000).find(|&slot| device.write(slot, &raw(slot, 1)) == Err(Kind::NoSpace));
     let refused = refused.expect("the file was full");
@@ -373,7 +373,7 @@ fn after_attempts_in_vain_the_device_rests() {
 #[test]
 pub(in crate::zram) fn a_writer_gets_room_beside_readers_who_leave_no_page_cold() {
     let device =
-        spilling_to(Latency::Network, Config { bring_back: BringBack::Never, ..config() }, medium(300));
+        spilling_to(Latency::Network, Config { bring_back: Promotion::Never, ..config() }, medium(300));
     device.set("mem_limit", "1M");
     (0..200).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
     let more: Vec<u8> = (200..300).flat_map(|slot| raw(slot, 1)).collect();

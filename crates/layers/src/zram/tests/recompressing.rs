@@ -162,7 +162,7 @@ fn what_the_strongest_does_not_help_is_incompressible_until_it_is_written() {
 #[test]
 fn a_recompressed_page_is_spilled_and_comes_back_as_it_is() {
     let config =
-        Config { recomp_algorithm: Some(TWO.into()), bring_back: BringBack::Always, ..on_disk::config() };
+        Config { recomp_algorithm: Some(TWO.into()), bring_back: Promotion::Always, ..on_disk::config() };
     let bench = spilling(config, medium(8));
     (0..8).for_each(|index| bench.write(index, &digits(index, 500)).unwrap());
     bench.set("recompress", "priority=3 max_pages=5");

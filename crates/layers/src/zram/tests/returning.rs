@@ -15,7 +15,7 @@ fn raw(slot: u64, version: u64) -> Vec<u8> {
 const MEMORY: u64 = 64 << 20;
 
 /// A device all of whose 200 pages have left memory, of which others have nearly all.
-fn all_away(bring_back: BringBack) -> (Spilling, Charge) {
+fn all_away(bring_back: Promotion) -> (Spilling, Charge) {
     let device = spilling(Config { bring_back, ..config() }, medium(300));
     (0..200).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
     let others = device.budget.hold(MEMORY - device.budget.used()).unwrap();
@@ -32,7 +32,7 @@ fn read_all(device: &Spilling) {
 
 #[test]
 pub(in crate::zram) fn pages_that_reads_brought_back_leave_again_for_writes() {
-    let (device, others) = all_away(BringBack::Always);
+    let (device, others) = all_away(Promotion::Always);
     drop(others);
     read_all(&device);
     assert_eq!(device.number("brought_back_pages"), 200);
@@ -47,7 +47,7 @@ pub(in crate::zram) fn pages_that_reads_brought_back_leave_again_for_writes() {
 
 #[test]
 pub(in crate::zram) fn nothing_is_brought_back_above_the_high_watermark() {
-    let (device, others) = all_away(BringBack::Always);
+    let (device, others) = all_away(Promotion::Always);
     read_all(&device);
     assert_eq!(device.number("brought_back_pages"), 0, "{}", device.show("policy"));
     drop(others);
@@ -63,7 +63,7 @@ pub(in crate::zram) fn nothing_is_brought_back_above_the_high_watermark() {
 
 #[test]
 fn nothing_is_brought_back_that_could_not_leave_again() {
-    let (device, others) = all_away(BringBack::Always);
+    let (device, others) = all_away(Promotion::Always);
     drop(others);
     device.set("writeback_limit_enable", "1");
     read_all(&device);
@@ -79,7 +79,7 @@ fn nothing_is_brought_back_that_could_not_leave_again() {
 fn a_page_takes_as_much_memory_after_its_return_as_before_it_left() {
     for compressed_writeback in [true, false] {
         let device =
-            spilling(Config { bring_back: BringBack::Always, compressed_writeback, ..config() }, medium(100));
+            spilling(Config { bring_back: Promotion::Always, compressed_writeback, ..config() }, medium(100));
         device.fill(0..100, 1);
         (100..110).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
         let before = (device.number("compr_data_size"), device.columns("mm_stat")[7]);
@@ -115,7 +115,7 @@ pub(in crate::zram) fn a_page_that_is_being_read_from_the_file_holds_write_back_
 #[test]
 fn watermarks_and_throttle_count_a_large_table() {
     let device =
-        spilling(Config { bring_back: BringBack::Never, disksize: 64 << 20, ..config() }, medium(1200));
+        spilling(Config { bring_back: Promotion::Never, disksize: 64 << 20, ..config() }, medium(1200));
     device.set("mem_limit", "1M");
     (0..16384).for_each(|slot| device.write(slot, &raw(slot, 1)).unwrap());
     assert!(device.number("throttled_writes") > 0);

@@ -16,7 +16,7 @@ fn place(device: &Spilling, slot: u64) -> std::ops::Range<u64> {
 /// it is written again; all others read as they were written.
 #[test]
 fn a_flipped_bit_is_an_error_of_the_page_that_it_hits_and_of_no_other() {
-    let device = spilling(Config { bring_back: BringBack::Never, ..config() }, medium(100));
+    let device = spilling(Config { bring_back: Promotion::Never, ..config() }, medium(100));
     let mut version = vec![0; SLOTS as usize];
     let (mut random, mut lost) = (Random(3), 0);
     (0..SLOTS).for_each(|slot| device.write(slot, &content(slot, 0)).unwrap());

@@ -19,7 +19,7 @@ fn raw(slot: u64) -> Vec<u8> {
 /// most of it by pages of the first.
 fn pair(medium: Medium, left: u64) -> (Spilling, Bench) {
     let config = Config {
-        bring_back: BringBack::Never,
+        bring_back: Promotion::Never,
         spill_high_watermark: 100,
         spill_low_watermark: 100,
         ..config()

@@ -12,7 +12,7 @@ mod errors;
 fn what_was_written_back_reads_as_it_was_and_its_memory_is_free() {
     for compressed in [true, false] {
         let device = spilling(
-            Config { compressed_writeback: compressed, bring_back: BringBack::Never, ..config() },
+            Config { compressed_writeback: compressed, bring_back: Promotion::Never, ..config() },
             medium(100),
         );
         device.fill(0..600, 1);

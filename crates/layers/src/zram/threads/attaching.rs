@@ -7,9 +7,9 @@ use spillway_core::{Answer, Extent, FallocateMode, Geometry, Storage, Works};
 
 use super::spilling::{noise, on_thread, verify, write_back};
 use super::*;
-use crate::surroundings::{BackingDevice, OpenStorage, Surroundings};
+use crate::open_context::{BackingDevice, OpenContext, OpenStorage};
 use crate::zram::commands;
-use crate::zram::config::BringBack;
+use crate::zram::config::Promotion;
 use crate::zram::spill::gathered::Gathered;
 use crate::zram::work::Slice;
 
@@ -108,7 +108,7 @@ fn device(spill: Option<&str>) -> Arc<Zram> {
         spill: spill.map(Into::into),
         segment_shift: Some(SHIFT),
         writeback_depth: 2,
-        bring_back: BringBack::Never,
+        bring_back: Promotion::Never,
         ..Config::default()
     };
     let disks = [("/first", Disk::new()), ("/second", Disk::new())];
@@ -117,7 +117,7 @@ fn device(spill: Option<&str>) -> Arc<Zram> {
         let disk = found.expect("one of these is named").1.clone();
         Answer::pending(async move { Ok(OpenStorage { storage: disk.open().await, notes: Vec::new() }) })
     };
-    let around = Surroundings {
+    let context = OpenContext {
         name: "ram0".into(),
         env: Impatient::new(true),
         regions: Arc::new(VecRegions::new(256 << 20)),
@@ -126,7 +126,7 @@ fn device(spill: Option<&str>) -> Arc<Zram> {
         works: Works::default(),
         open_file: Arc::new(open_file),
     };
-    let (zram, _) = block_on(config.open_device(&around)).expect("its disks are blank");
+    let (zram, _) = block_on(config.open_device(&context)).expect("its disks are blank");
     block_on(zram.core.reset()).expect("no other one runs");
     zram
 }

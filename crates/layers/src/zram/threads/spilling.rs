@@ -8,7 +8,7 @@ use super::*;
 use crate::spill::threads::{Disk, until_kept_up};
 use crate::spill::{Owner, Settings, Store};
 use crate::zram::codec;
-use crate::zram::config::BringBack;
+use crate::zram::config::Promotion;
 use crate::zram::control::scan::{self, Scan};
 use crate::zram::device::backing::Backing;
 use crate::zram::mover::recompress::{self, Order};
@@ -31,7 +31,7 @@ fn spilling(shift: u32) -> Arc<Zram> {
         disksize: SLOTS << 12,
         max_comp_streams: 1,
         recomp_algorithm: Some("algo=lz4hc".into()),
-        bring_back: BringBack::Always,
+        bring_back: Promotion::Always,
         writeback_depth: 2,
         ..Config::default()
     };
@@ -165,7 +165,7 @@ fn a_spilled_page_is_whole_while_it_is_replaced() {
         read(&zram, 3, &noise(3));
         verify(&zram);
     };
-    let all = [BringBack::Always, BringBack::Never];
+    let all = [Promotion::Always, Promotion::Never];
     all.into_iter().for_each(|bring_back| every_order(1000, move || replaced(bring_back)));
 }
 

@@ -8,7 +8,7 @@ use spillway_sim::disk::{Disk, Plan};
 
 use super::super::on_disk::open_in;
 use super::*;
-use crate::surroundings::OpenStorage;
+use crate::open_context::OpenStorage;
 
 /// A world whose compute threads begin nothing new while they are busy.
 struct Busy {

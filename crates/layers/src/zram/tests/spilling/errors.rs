@@ -18,7 +18,7 @@ impl Spilling {
 /// Spills to a disk on which call `nth` of that kind fails, once or from then on.
 fn failing(call: Call, nth: u64, sticky: bool) -> Spilling {
     let fault = Fault { call: Some(call), nth, effect: Effect::Fail(Kind::Io), sticky };
-    let config = Config { bring_back: BringBack::Never, ..config() };
+    let config = Config { bring_back: Promotion::Never, ..config() };
     open("ram0", config, medium(100), Plan { faults: vec![fault], ..Plan::default() }).expect("it is blank")
 }
 

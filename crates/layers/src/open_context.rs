@@ -16,9 +16,9 @@ pub type Below = Arc<dyn BlockDevice>;
 /// A configuration that opens a device: of an origin on `()`, of a layer on [`Below`].
 pub trait Open<On> {
     /// The open device, ready for requests. Errors name the key, the value and what is allowed, or what was found and what to do.
-    fn open(&self, below: On, around: &Surroundings) -> impl Future<Output = Result<OpenDevice, Error>>;
+    fn open(&self, below: On, context: &OpenContext) -> impl Future<Output = Result<OpenDevice, Error>>;
 
-    /// What it opens through its surroundings.
+    /// What it opens through its context.
     fn backing_devices(&self) -> Vec<BackingDevice> {
         Vec::new()
     }
@@ -95,7 +95,7 @@ pub type OpenFile = Arc<dyn Fn(&BackingDevice) -> Answer<Result<OpenStorage, Err
 
 /// What a stack may have of the world around it.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct OpenContext {
     /// The name of the device that it becomes.
     pub name: String,
     /// Time, chance and tasks.

@@ -4,11 +4,11 @@ use spillway_core::sync::{AtomicBool, Ordering};
 
 /// Warns once, until that is forgotten: what tries again and again, or is broken again and again, does not fill the log.
 #[derive(Default)]
-pub(super) struct Complaints {
+pub(super) struct WarnOnce {
     said: AtomicBool,
 }
 
-impl Complaints {
+impl WarnOnce {
     pub(super) fn say(&self, what: &str) {
         match self.said.swap(true, Ordering::Relaxed) {
             false => tracing::warn!("{what}; the next ones are shown by -vv alone"),

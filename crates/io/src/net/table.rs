@@ -80,7 +80,7 @@ struct Handshake {
 
 /// The connections of one listener.
 #[derive(Default)]
-pub(crate) struct Roll {
+pub(crate) struct ConnectionTable {
     all: HashMap<u64, Entry>,
     shares: Shares,
     /// By their places in line. Those that are asked come first.
@@ -91,7 +91,7 @@ pub(crate) struct Roll {
     halvings: u32,
 }
 
-impl Roll {
+impl ConnectionTable {
     /// Connections, in whatever stage.
     pub(crate) fn len(&self) -> usize {
         self.all.len()
@@ -228,63 +228,63 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn arrive(roll: &mut Roll, number: u64, now: Duration) -> Arc<Control> {
+    fn arrive(table: &mut ConnectionTable, number: u64, now: Duration) -> Arc<Control> {
         let control = Arc::new(Control::default());
-        roll.enter(number, OWNER, control.clone(), now);
+        table.enter(number, OWNER, control.clone(), now);
         control
     }
 
     #[test]
     fn the_oldest_is_asked_after_the_grace_and_gives_way_if_its_peer_is_silent() {
-        let mut roll = Roll::default();
-        let [first, second] = [1, 2].map(|number| arrive(&mut roll, number, at(number)));
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Later, "both have just come");
+        let mut table = ConnectionTable::default();
+        let [first, second] = [1, 2].map(|number| arrive(&mut table, number, at(number)));
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Later, "both have just come");
         assert!(!first.is_asked());
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Later, "it has to answer first");
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Later, "it has to answer first");
         assert!(first.is_asked() && !second.is_asked(), "one in eight, one at least");
-        assert!(roll.gives_way(1, at(1000), at(1001)));
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Now);
-        arrive(&mut roll, 3, at(1001));
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Later);
+        assert!(table.gives_way(1, at(1000), at(1001)));
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Now);
+        arrive(&mut table, 3, at(1001));
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(1001)), Vacancy::Later);
         assert!(second.is_asked(), "after a silent peer the grace is shorter");
-        roll.establish(2);
-        assert!(!roll.gives_way(2, at(2000), at(2000)), "it has finished in time");
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(2000)), Vacancy::Now);
+        table.establish(2);
+        assert!(!table.gives_way(2, at(2000), at(2000)), "it has finished in time");
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(2000)), Vacancy::Now);
     }
 
     #[test]
     fn who_goes_on_stays_but_not_for_ever() {
-        let mut roll = Roll::default();
+        let mut table = ConnectionTable::default();
         for number in [1, 2] {
-            arrive(&mut roll, number, at(0));
+            arrive(&mut table, number, at(0));
         }
         for turn in 1..=u64::from(SPARED_GRACES) {
             for number in [1, 2] {
-                assert_eq!(roll.make_room(CAPACITY, OWNER, at(turn * 2000)), Vacancy::Later);
-                assert!(!roll.gives_way(number, at(999), at(turn * 2000)));
+                assert_eq!(table.make_room(CAPACITY, OWNER, at(turn * 2000)), Vacancy::Later);
+                assert!(!table.gives_way(number, at(999), at(turn * 2000)));
             }
         }
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(100_000)), Vacancy::Later);
-        assert!(roll.gives_way(1, at(0), at(100_000)));
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(100_000)), Vacancy::Later);
+        assert!(table.gives_way(1, at(0), at(100_000)));
     }
 
     /// How long a flood of ten times the places lasts, whose peers have been silent for a part of the grace when they are asked.
     fn flood_of_who_is_silent_for(part_of_grace: f64) -> Duration {
-        let mut roll = Roll::default();
+        let mut table = ConnectionTable::default();
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let mut now = at(0);
         for number in 0..160 {
-            while roll.make_room(capacity, OWNER, now) == Vacancy::Later {
-                let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
+            while table.make_room(capacity, OWNER, now) == Vacancy::Later {
+                let asked = table.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| handshake.number).collect();
                 for number in asked {
-                    if roll.gives_way(number, roll.grace().mul_f64(part_of_grace), now) {
-                        roll.leave(number);
+                    if table.gives_way(number, table.grace().mul_f64(part_of_grace), now) {
+                        table.leave(number);
                     }
                 }
                 now += at(1);
             }
-            arrive(&mut roll, number, now);
+            arrive(&mut table, number, now);
         }
         now
     }
@@ -297,61 +297,61 @@ mod tests {
 
     #[test]
     fn a_single_place_for_handshakes_gets_its_long_grace_back() {
-        let mut roll = Roll::default();
+        let mut table = ConnectionTable::default();
         let capacity = Capacity { connections_max: 4, handshakes_max: 1 };
         for number in 0..5 {
-            arrive(&mut roll, number, at(0));
-            assert!(roll.gives_way(number, GRACE_MAX, GRACE_MAX));
-            roll.leave(number);
+            arrive(&mut table, number, at(0));
+            assert!(table.gives_way(number, GRACE_MAX, GRACE_MAX));
+            table.leave(number);
         }
-        assert_eq!(roll.grace(), GRACE_MIN);
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, GRACE_MAX), Vacancy::Now));
-        assert_eq!(roll.grace(), GRACE_MAX);
+        assert_eq!(table.grace(), GRACE_MIN);
+        (0..5).for_each(|_| assert_eq!(table.make_room(capacity, OWNER, GRACE_MAX), Vacancy::Now));
+        assert_eq!(table.grace(), GRACE_MAX);
     }
 
     #[test]
     fn a_flood_waits_for_the_long_grace_once_and_calm_brings_it_back() {
-        let mut roll = Roll::default();
+        let mut table = ConnectionTable::default();
         let capacity = Capacity { connections_max: 1000, handshakes_max: 16 };
         let (mut number, mut now) = (0, at(0));
         for _ in 0..160 {
-            while roll.make_room(capacity, OWNER, now) == Vacancy::Later {
-                let asked = roll.handshakes.values().filter(|handshake| handshake.asked);
+            while table.make_room(capacity, OWNER, now) == Vacancy::Later {
+                let asked = table.handshakes.values().filter(|handshake| handshake.asked);
                 let asked: Vec<_> = asked.map(|handshake| (handshake.number, handshake.since)).collect();
                 asked.iter().for_each(|&(number, since)| {
-                    assert!(roll.gives_way(number, now - since, now));
-                    roll.leave(number);
+                    assert!(table.gives_way(number, now - since, now));
+                    table.leave(number);
                 });
                 now += at(if asked.is_empty() { 1 } else { 0 });
             }
             number += 1;
-            arrive(&mut roll, number, now);
+            arrive(&mut table, number, now);
         }
         assert!(now <= GRACE_MAX + 10 * GRACE_MIN, "a flood of ten times the places took {now:?}");
-        assert_eq!(roll.grace(), GRACE_MIN);
-        (0..=number).for_each(|number| roll.leave(number));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, now), Vacancy::Now));
-        assert_eq!(roll.grace(), GRACE_MAX);
-        assert_eq!(roll.leaving, 0);
+        assert_eq!(table.grace(), GRACE_MIN);
+        (0..=number).for_each(|number| table.leave(number));
+        (0..5).for_each(|_| assert_eq!(table.make_room(capacity, OWNER, now), Vacancy::Now));
+        assert_eq!(table.grace(), GRACE_MAX);
+        assert_eq!(table.leaving, 0);
     }
 
     #[test]
     fn established_connections_are_never_closed_for_others() {
-        let mut roll = Roll::default();
-        let controls: Vec<_> = (0..8).map(|number| arrive(&mut roll, number, at(0))).collect();
-        (0..7).for_each(|number| roll.establish(number));
+        let mut table = ConnectionTable::default();
+        let controls: Vec<_> = (0..8).map(|number| arrive(&mut table, number, at(0))).collect();
+        (0..7).for_each(|number| table.establish(number));
         assert_eq!(
-            roll.make_room(CAPACITY, OWNER, at(1000)),
+            table.make_room(CAPACITY, OWNER, at(1000)),
             Vacancy::Later,
             "the eighth has to leave first"
         );
-        assert!(controls[7].is_asked() && roll.gives_way(7, at(1000), at(1000)));
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Later, "it is not gone");
-        roll.leave(7);
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Now);
-        arrive(&mut roll, 8, at(1000));
-        roll.establish(8);
-        assert_eq!(roll.make_room(CAPACITY, OWNER, at(2000)), Vacancy::No);
+        assert!(controls[7].is_asked() && table.gives_way(7, at(1000), at(1000)));
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Later, "it is not gone");
+        table.leave(7);
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(1000)), Vacancy::Now);
+        arrive(&mut table, 8, at(1000));
+        table.establish(8);
+        assert_eq!(table.make_room(CAPACITY, OWNER, at(2000)), Vacancy::No);
         assert!(
             controls[..7]
                 .iter()
@@ -361,26 +361,26 @@ mod tests {
 
     #[test]
     fn a_full_house_waits_for_who_leaves_instead_of_closing_more() {
-        let mut roll = Roll::default();
+        let mut table = ConnectionTable::default();
         let capacity = Capacity { connections_max: 3, handshakes_max: 3 };
-        let controls: Vec<_> = (0..3).map(|number| arrive(&mut roll, number, at(0))).collect();
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, at(1000)), Vacancy::Later));
-        assert!(roll.gives_way(0, at(1000), at(1000)));
-        (0..5).for_each(|_| assert_eq!(roll.make_room(capacity, OWNER, at(1000)), Vacancy::Later));
+        let controls: Vec<_> = (0..3).map(|number| arrive(&mut table, number, at(0))).collect();
+        (0..5).for_each(|_| assert_eq!(table.make_room(capacity, OWNER, at(1000)), Vacancy::Later));
+        assert!(table.gives_way(0, at(1000), at(1000)));
+        (0..5).for_each(|_| assert_eq!(table.make_room(capacity, OWNER, at(1000)), Vacancy::Later));
         assert_eq!(controls.iter().filter(|control| control.is_asked()).count(), 1);
     }
 
     #[test]
     fn old_handshakes_end_and_their_places_come_back() {
-        let mut roll = Roll::default();
-        let [first, second, third] = [1, 2, 3].map(|number| arrive(&mut roll, number, at(number * 1000)));
-        roll.establish(1);
-        roll.close_older_than(at(10_000), at(12_000));
+        let mut table = ConnectionTable::default();
+        let [first, second, third] = [1, 2, 3].map(|number| arrive(&mut table, number, at(number * 1000)));
+        table.establish(1);
+        table.close_older_than(at(10_000), at(12_000));
         assert_eq!(
             (first.shutdown.phase(), second.shutdown.phase(), third.shutdown.phase()),
             (Phase::Serving, Phase::Aborting, Phase::Serving)
         );
-        (1..4).for_each(|number| roll.leave(number));
-        assert_eq!((roll.len(), roll.leaving, roll.handshakes.len()), (0, 0, 0));
+        (1..4).for_each(|number| table.leave(number));
+        assert_eq!((table.len(), table.leaving, table.handshakes.len()), (0, 0, 0));
     }
 }

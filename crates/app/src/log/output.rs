@@ -18,7 +18,7 @@ const KEPT_MODE: u32 = 0o600;
 const MODE: u32 = 0o666;
 
 /// Where lines go.
-pub(super) struct Outlet {
+pub(super) struct LogOutput {
     file: File,
     /// Absent of standard error.
     path: Option<PathBuf>,
@@ -26,7 +26,7 @@ pub(super) struct Outlet {
     kept: Option<u64>,
 }
 
-impl Outlet {
+impl LogOutput {
     /// Standard error.
     pub(super) fn stderr() -> io::Result<Self> {
         Ok(Self { file: stderr().as_fd().try_clone_to_owned()?.into(), path: None, kept: None })

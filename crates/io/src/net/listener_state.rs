@@ -1,6 +1,6 @@
 //! What the acceptor of a listener, its connections and its owner share: who is connected, and how all end.
 //!
-//! Locks: the roll of connections, then one connection's waker.
+//! Locks: the table of connections, then one connection's waker.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::OwnedFd;
@@ -17,9 +17,9 @@ use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
 use crate::net::peer::{Account, peer_of};
 use crate::net::peers::{Entered, Peers};
-use crate::net::roll::{Capacity, GRACE_MIN, Roll, Vacancy};
+use crate::net::table::{Capacity, ConnectionTable, GRACE_MIN, Vacancy};
 use crate::runtime::driver::WAKES_MAX;
-use crate::runtime::pool::{Pool, Seat};
+use crate::runtime::pool::{LoadGuard, Pool};
 
 /// Makes the session of a new connection, on the worker that serves it.
 pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
@@ -67,22 +67,22 @@ impl Default for Limits {
 }
 
 /// What acceptor, connections and [`Serving`](crate::Serving) share.
-pub(crate) struct Hall {
+pub(crate) struct ListenerState {
     pub(crate) pool: Arc<Pool>,
     new_session: NewSession,
     pub(crate) limits: Limits,
     /// What each peer has, at other sockets too.
     peers: Arc<Peers>,
-    /// Of the acceptor, and of connections that are not in the roll yet.
+    /// Of the acceptor, and of connections that are not in the table yet.
     pub(crate) acceptor: Shutdown,
-    roll: Mutex<Roll>,
+    table: Mutex<ConnectionTable>,
     /// Woken when a handshake is complete, or a connection gone.
     changes: WaitList,
     next_number: AtomicU64,
     complained_s: AtomicU64,
 }
 
-impl Hall {
+impl ListenerState {
     /// With nobody in it.
     pub(crate) fn new(pool: Arc<Pool>, new_session: NewSession, limits: Limits, peers: Arc<Peers>) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Hall {
             limits,
             peers,
             acceptor: Shutdown::default(),
-            roll: Mutex::default(),
+            table: Mutex::default(),
             changes: WaitList::default(),
             next_number: AtomicU64::new(1),
             complained_s: AtomicU64::new(0),
@@ -100,19 +100,19 @@ impl Hall {
 
     /// Connections now.
     pub(crate) fn connections(&self) -> usize {
-        self.roll.lock().len()
+        self.table.lock().len()
     }
 
     /// Asks the acceptor and all connections to end.
     pub(crate) fn end(&self, phase: Phase) {
         self.acceptor.ask(phase);
-        // A connection that is not in the roll yet reads that of the acceptor under its lock.
+        // A connection that is not in the table yet reads that of the acceptor under its lock.
         self.end_where(phase, |_| true);
     }
 
     /// Asks those connections to end of which `holds` is true.
     fn end_where(&self, phase: Phase, holds: impl Fn(&Control) -> bool) {
-        let all = self.roll.lock().controls();
+        let all = self.table.lock().controls();
         all.iter().filter(|control| holds(control)).for_each(|control| control.shutdown.ask(phase));
     }
 
@@ -124,7 +124,7 @@ impl Hall {
     /// where others wait for buffers or for their end, those that are too slow to take theirs or to send the rest of what they began.
     pub(crate) fn close_late(&self) {
         let now = self.pool.clock.coarse_now();
-        self.roll.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
+        self.table.lock().close_older_than(self.limits.handshake, self.pool.clock.now());
         self.end_where(Phase::Aborting, |control| {
             let vanished = control.has_vanished();
             if vanished {
@@ -166,7 +166,7 @@ impl Hall {
         let connections_max = self.limits.connections_max;
         let handshakes_max = connections_max.div_ceil(HANDSHAKES_SHARE);
         let capacity = Capacity { connections_max, handshakes_max };
-        let room = self.roll.lock().make_room(capacity, peer, self.pool.clock.now());
+        let room = self.table.lock().make_room(capacity, peer, self.pool.clock.now());
         match room {
             _ if self.stopping() => Some(Vacancy::No),
             Vacancy::Later => None,
@@ -188,11 +188,11 @@ impl Hall {
         let socket = Arc::new(socket);
         let control = Arc::new(Control::of_connection(&socket, peer));
         let guard = ConnectionGuard::new(self.clone(), (peer, entered), control.clone(), worker, open);
-        let (hall, client) = (self.clone(), peer_of(&socket));
+        let (state, client) = (self.clone(), peer_of(&socket));
         self.pool.thread(worker).post(Box::new(move || {
-            let mut session = (hall.new_session)();
+            let mut session = (state.new_session)();
             session.introduce(client);
-            Box::pin(Connection::new(socket, session, control, hall.pool.clone(), Box::new(guard)))
+            Box::pin(Connection::new(socket, session, control, state.pool.clone(), Box::new(guard)))
         }));
     }
 
@@ -229,49 +229,49 @@ impl Hall {
     }
 }
 
-/// A connection is in the roll until this is dropped.
+/// A connection is in the table until this is dropped.
 struct ConnectionGuard {
-    hall: Arc<Hall>,
+    state: Arc<ListenerState>,
     number: u64,
-    _seat: Seat,
+    _load: LoadGuard,
     _entered: Entered,
     _open: Open,
 }
 
 impl ConnectionGuard {
     fn new(
-        hall: Arc<Hall>,
+        state: Arc<ListenerState>,
         (peer, entered): (Account, Entered),
         control: Arc<Control>,
         worker: usize,
         open: Open,
     ) -> Self {
-        let number = hall.next_number.fetch_add(1, Ordering::Relaxed);
-        let seat = hall.pool.seat(worker);
-        let mut roll = hall.roll.lock();
-        control.shutdown.ask(hall.acceptor.phase());
-        roll.enter(number, peer, control, hall.pool.clock.now());
-        drop(roll);
-        Self { hall, number, _seat: seat, _entered: entered, _open: open }
+        let number = state.next_number.fetch_add(1, Ordering::Relaxed);
+        let load = state.pool.add_load(worker);
+        let mut table = state.table.lock();
+        control.shutdown.ask(state.acceptor.phase());
+        table.enter(number, peer, control, state.pool.clock.now());
+        drop(table);
+        Self { state, number, _load: load, _entered: entered, _open: open }
     }
 }
 
 impl Admission for ConnectionGuard {
     fn gives_way(&self, silent: Duration) -> bool {
-        let gone = self.hall.roll.lock().gives_way(self.number, silent, self.hall.pool.clock.now());
-        self.hall.changes.wake_all();
+        let gone = self.state.table.lock().gives_way(self.number, silent, self.state.pool.clock.now());
+        self.state.changes.wake_all();
         gone
     }
 
     fn establish(&self) {
-        self.hall.roll.lock().establish(self.number);
-        self.hall.changes.wake_all();
+        self.state.table.lock().establish(self.number);
+        self.state.changes.wake_all();
     }
 }
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.hall.roll.lock().leave(self.number);
-        self.hall.changes.wake_all();
+        self.state.table.lock().leave(self.number);
+        self.state.changes.wake_all();
     }
 }
