@@ -53,7 +53,7 @@ pub use block_device::device::{Answer, BlockDevice, Extent, Geometry, Submission
 pub use block_device::grow::Grow;
 pub use block_device::request::{Flags, Op, Reply, Request};
 pub use block_device::seam::Seam;
-pub use block_device::storage::{FallocateMode, Storage};
+pub use block_device::storage::{FallocateMode, OpenStorage, Storage};
 pub use block_device::suspend::Suspend;
 pub use block_device::{align, at_risk, contract, device, grow, health, request, seam, storage, suspend};
 pub use control::attribute::{

@@ -30,7 +30,7 @@ mod net;
 mod runtime;
 
 pub use child::{Before, end_with_us, keep_descriptors_from};
-pub use file::{Direct, FileOptions, Footprint, Opened, Survey, identity_of, lock_file, open, program_of};
+pub use file::{Direct, FileOptions, Footprint, Survey, identity_of, lock_file, open, program_of};
 pub use net::access::{Access, group_id};
 pub use net::dial::{Dialer, ServerAddress};
 pub use net::listener_state::{Limits, NewSession};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_core::sync::AtomicBool;
 use spillway_core::{
-    Answer, AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, Regions, Storage, Suspend, Works,
+    Answer, AtRisk, Attributes, BlockDevice, Budget, Env, Error, Grow, OpenStorage, Regions, Suspend, Works,
 };
 
 /// What a layer stands on.
@@ -82,14 +82,6 @@ impl Default for Remote {
     }
 }
 
-/// A [`BackingDevice`] that was opened and locked.
-pub struct OpenStorage {
-    /// The calls on it.
-    pub storage: Arc<dyn Storage>,
-    /// What is worth knowing about how it was opened, for people.
-    pub notes: Vec<String>,
-}
-
 /// Opens what a [`BackingDevice`] names. That may take long: no thread waits for it.
 pub type OpenFile = Arc<dyn Fn(&BackingDevice) -> Answer<Result<OpenStorage, Error>> + Send + Sync>;
 
@@ -124,7 +116,7 @@ pub struct OpenDevice {
     pub grow: Option<Arc<dyn Grow>>,
     /// What a crash would take of it, where it acknowledges what is not durable yet.
     pub at_risk: Option<Arc<dyn AtRisk>>,
-    /// See [`Storage::fence`].
+    /// See [`fence`](spillway_core::Storage::fence).
     pub fence: Option<Arc<AtomicBool>>,
     /// What was found when it was opened, for people.
     pub notes: Vec<String>,

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use spillway_core::contract::{Subject, check};
 use spillway_core::random::Random;
-use spillway_core::{Aligned, Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Op, Request, Works};
-use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
+use spillway_core::{
+    Aligned, Answer, BlockSize, Budget, ByteRange, Error, IoBuf, Kind, Op, OpenStorage, Request, Works,
+};
+use spillway_layers::open_context::{BackingDevice, OpenContext};
 use spillway_layers::stack::{Stack, StackConfig};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use spillway_core::{Answer, BlockSize, Budget, Env, Error, Registry, SECTOR};
+use spillway_core::{Answer, BlockSize, Budget, Env, Error, OpenStorage, Registry, SECTOR};
 use spillway_layers::limits;
-use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
+use spillway_layers::open_context::{BackingDevice, OpenContext};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 
 use crate::preset;

@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use spillway_core::sync::Mutex;
-use spillway_core::{Error, Kind};
+use spillway_core::{Error, Kind, OpenStorage};
 use spillway_io::Footprint;
-use spillway_layers::open_context::{BackingDevice, OpenStorage};
+use spillway_layers::open_context::BackingDevice;
 use spillway_layers::stack::StackConfig;
 
 use crate::address::{Address, Scheme};
@@ -205,10 +205,7 @@ mod tests {
                 mapped: false,
                 remote: Remote::default(),
             };
-            in_use.open(device, &backing, |_| {
-                let opened = spillway_io::open(&options)?;
-                Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
-            })
+            in_use.open(device, &backing, |_| spillway_io::open(&options))
         };
         let open = |role, name: &str| open_for("x", role, name);
         let refusal = |role, name: &str| match open_for("y", role, name) {
@@ -252,9 +249,7 @@ mod tests {
             }
         };
         let opened = |backing: &BackingDevice| {
-            let opened =
-                spillway_io::open(&FileOptions { path: backing.path.clone(), ..FileOptions::default() })?;
-            Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
+            spillway_io::open(&FileOptions { path: backing.path.clone(), ..FileOptions::default() })
         };
         let ((begun, begins), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
         std::thread::scope(|scope| {

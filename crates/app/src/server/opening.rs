@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use spillway_core::{Aligned, Answer, Budget, Env, Error, Registry, Works};
+use spillway_core::{Aligned, Answer, Budget, Env, Error, OpenStorage, Registry, Works};
 use spillway_io::{Dialer, FileOptions, MmapRegions, Workers, memory_nodes, on_blocking_thread};
-use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
+use spillway_layers::open_context::{BackingDevice, OpenContext};
 use spillway_layers::stack::{Stack, StackConfig};
 
 use crate::address::Scheme;
@@ -108,8 +108,7 @@ fn open(backing: &BackingDevice) -> Result<OpenStorage, Error> {
         mapped: backing.mapped,
         ..FileOptions::default()
     };
-    let opened = spillway_io::open(&options)?;
-    Ok(OpenStorage { storage: opened.storage, notes: opened.notes })
+    spillway_io::open(&options)
 }
 
 #[cfg(test)]

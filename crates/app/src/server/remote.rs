@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Budget, Env, Error, LocalFuture};
+use spillway_core::{Budget, Env, Error, LocalFuture, OpenStorage};
 use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
 use spillway_io::rbd::{self, ImageName, RbdOptions};
 use spillway_io::{Dialer, ServerAddress, identity_of};
-use spillway_layers::open_context::{BackingDevice, Ceph, OpenStorage, Remote};
+use spillway_layers::open_context::{BackingDevice, Ceph, Remote};
 
 use crate::address::Address;
 use crate::trust::Trusts;

@@ -16,6 +16,14 @@ use crate::error::Kind;
 use crate::memory::buffer::IoBuf;
 use crate::sync::AtomicBool;
 
+/// A file or block device that was opened and locked.
+pub struct OpenStorage {
+    /// The calls on it.
+    pub storage: Arc<dyn Storage>,
+    /// What is worth knowing about how it was opened, for people: each a sentence without a full stop.
+    pub notes: Vec<String>,
+}
+
 /// What one call moved, in bytes, and its buffer. Fewer bytes than asked for are a success; no bytes of a read are the end.
 pub type Moved = (Result<usize, Kind>, IoBuf);
 

@@ -243,9 +243,9 @@ impl Storage for MappedFile {
 #[cfg(test)]
 mod tests {
     use super::super::tests::Loop;
-    use super::super::{FileOptions, Opened, open};
+    use super::super::{FileOptions, open};
     use crate::block_on;
-    use spillway_core::IoBuf;
+    use spillway_core::{IoBuf, OpenStorage};
 
     fn keeps_bytes(folder: &std::path::Path) {
         let path = folder.join(format!("spillway-mapped-{}", std::process::id()));
@@ -282,7 +282,7 @@ mod tests {
         buf
     }
 
-    fn open_mapped(device: &Loop) -> Opened {
+    fn open_mapped(device: &Loop) -> OpenStorage {
         let options = FileOptions { path: device.path.clone(), mapped: true, ..FileOptions::default() };
         let opened = open(&options).unwrap();
         assert!(opened.notes.iter().any(|note| note.contains("msync")), "{:?}", opened.notes);

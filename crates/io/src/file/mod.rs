@@ -30,6 +30,6 @@ pub use footprint::Footprint;
 pub use holders::program_of;
 pub use identity::identity_of;
 pub use lock::lock as lock_file;
-pub use open::{Opened, open};
+pub use open::open;
 pub use options::{Direct, FileOptions};
 pub use survey::Survey;

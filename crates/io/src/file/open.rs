@@ -9,7 +9,7 @@ use rustix::fs::{
     fcntl_setfl, fdatasync, fstat, ioctl_blksszget, major, minor, statx,
 };
 use rustix::io::{Errno, pread};
-use spillway_core::{BlockSize, Error, Geometry, IoBuf, SECTOR, Storage};
+use spillway_core::{BlockSize, Error, Geometry, IoBuf, OpenStorage, SECTOR};
 
 use super::claim::Claim;
 use super::identity::identity;
@@ -23,26 +23,18 @@ use crate::runtime::turns::Turns;
 /// Largest preferred request that is believed, in bytes.
 const OPTIMAL_IO_MAX: u32 = 1 << 20;
 
-/// What was opened, and what its user should be told at start.
-pub struct Opened {
-    /// The file or device.
-    pub storage: Arc<dyn Storage>,
-    /// Each a sentence without a full stop.
-    pub notes: Vec<String>,
-}
-
 /// Opens and locks a file or block device. What was made for it is taken back if it fails.
 ///
 /// [`spillway_core::Kind::Busy`] if another server uses it; `NotFound` if it does not exist and is not to be made, or has no folder; `ReadOnly` or
 /// `Denied` if it may not be written or made; `NoSpace` if there is no room to make it; `Invalid` if it is something else, or cannot be as long.
-pub fn open(options: &FileOptions) -> Result<Opened, Error> {
+pub fn open(options: &FileOptions) -> Result<OpenStorage, Error> {
     let claim = Claim::take(options)?;
     let mut opened = examine(&claim, options)?;
     opened.notes.extend(claim.keep());
     Ok(opened)
 }
 
-fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
+fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<OpenStorage, Error> {
     let (fd, path) = (&claim.fd, options.path.as_path());
     let stat = fstat(fd).map_err(|errno| failed(path, "could not be examined", errno))?;
     let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -82,7 +74,7 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
         let (file, note) = MappedFile::new(fd.clone(), geometry)
             .map_err(|errno| failed(path, "could not be mapped", errno))?;
         notes.push(note.to_owned());
-        return Ok(Opened { storage: Arc::new(file), notes });
+        return Ok(OpenStorage { storage: Arc::new(file), notes });
     }
     let Access { direct, memory_alignment, .. } = access;
     let file = OpenFile {
@@ -94,7 +86,7 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<Opened, Error> {
         memory_alignment,
         turns: Turns::new(),
     };
-    Ok(Opened { storage: Arc::new(file), notes })
+    Ok(OpenStorage { storage: Arc::new(file), notes })
 }
 
 /// Has the kernel read the file anew. What it could not write out, and told another process of, is in its page cache as if it had: who

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{Aligned, Answer, Budget, Env, Error, Works};
-use spillway_layers::open_context::{BackingDevice, OpenContext, OpenStorage};
+use spillway_core::{Aligned, Answer, Budget, Env, Error, OpenStorage, Works};
+use spillway_layers::open_context::{BackingDevice, OpenContext};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
 use spillway_layers::write_cache::OldCache;
 use spillway_sim::disk::{Disk, Medium};

@@ -6,10 +6,10 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use spillway_core::{Error, Kind};
+use spillway_core::{Error, Kind, OpenStorage};
 
 use super::{Loop, Scratch, must};
-use crate::file::{FileOptions, Opened, open};
+use crate::file::{FileOptions, open};
 
 /// Locks bytes of an open file as another program would, shared or alone.
 fn lock_bytes(file: &File, command: libc::c_int, kind: libc::c_int, at: i64, len: i64) {
@@ -37,7 +37,7 @@ fn image() -> Scratch {
     scratch
 }
 
-fn open_at(path: &Path, read_only: bool) -> Result<Opened, Error> {
+fn open_at(path: &Path, read_only: bool) -> Result<OpenStorage, Error> {
     open(&FileOptions { path: path.to_owned(), read_only, ..FileOptions::default() })
 }
 

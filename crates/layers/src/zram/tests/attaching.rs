@@ -1,12 +1,11 @@
 //! Spill files that come and go while the server runs: `backing_dev`.
 
 use spillway_core::sync::Semaphore;
-use spillway_core::{BlockSize, SECTOR};
+use spillway_core::{BlockSize, OpenStorage, SECTOR};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
 use super::on_disk::{Spilling, config, content, medium, open, open_in, spilling};
 use super::*;
-use crate::open_context::OpenStorage;
 
 /// A device whose files are `/there` and `/other`, each for one user at a time. `/small` is too small, `/foreign` holds something else, and
 /// `/killed` is of a device that was not stopped.

@@ -1,11 +1,11 @@
 //! Devices that spill to a simulated disk.
 
-use spillway_core::{BlockSize, Registry};
+use spillway_core::{BlockSize, OpenStorage, Registry};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
 use super::*;
 use crate::file::File;
-use crate::open_context::{OpenFile, OpenStorage};
+use crate::open_context::OpenFile;
 
 /// Segments of 64 KiB.
 pub(super) const SHIFT: u32 = 16;

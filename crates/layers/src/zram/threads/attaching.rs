@@ -3,11 +3,11 @@
 use spillway_core::storage::Moved;
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::yield_now;
-use spillway_core::{Answer, Extent, FallocateMode, Geometry, Storage, Works};
+use spillway_core::{Answer, Extent, FallocateMode, Geometry, OpenStorage, Storage, Works};
 
 use super::spilling::{noise, on_thread, verify, write_back};
 use super::*;
-use crate::open_context::{BackingDevice, OpenContext, OpenStorage};
+use crate::open_context::{BackingDevice, OpenContext};
 use crate::zram::commands;
 use crate::zram::config::Promotion;
 use crate::zram::spill::gathered::Gathered;

@@ -3,12 +3,11 @@
 use std::task::{Context, Poll, Waker};
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-use spillway_core::{BlockSize, Env, LocalFuture, Place, Suspend, Task};
+use spillway_core::{BlockSize, Env, LocalFuture, OpenStorage, Place, Suspend, Task};
 use spillway_sim::disk::{Disk, Plan};
 
 use super::super::on_disk::open_in;
 use super::*;
-use crate::open_context::OpenStorage;
 
 /// A world whose compute threads begin nothing new while they are busy.
 struct Busy {
