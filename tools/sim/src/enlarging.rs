@@ -1,11 +1,16 @@
 //! How a client has its device grow, and what it then finds there.
 
-use spillway_core::{Op, SECTOR};
+use std::time::Duration;
+
+use spillway_core::{Env, Kind, Op, SECTOR};
 use spillway_sim::model::Violation;
 use spillway_sim::workload::Act;
 
 use crate::growing::has_range;
 use crate::visitor::Visitor;
+
+/// How long a server that is away is waited for.
+const SERVER_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Visitor {
     /// Sectors that the device shows.
@@ -42,6 +47,7 @@ impl Visitor {
         self.model.borrow_mut().ask_for(sectors);
         let begun = self.model.borrow_mut().moment();
         tracing::debug!("client: grow to {sectors}");
+        let asked = self.world.now();
         let plainly = self.growth.disk.is_some() && sectors.is_multiple_of(16);
         let grown = self.stack().grow((!plainly).then_some(sectors * SECTOR)).await;
         tracing::debug!("client: grow to {sectors} {grown:?}");
@@ -52,6 +58,7 @@ impl Visitor {
                     self.sectors()
                 )));
             }
+            Err(error) if error.kind == Kind::Unreachable && self.world.now() - asked >= SERVER_PATIENCE => {}
             // What grows in memory may find none as a write does, and what is known of a disk is in memory too.
             Err(error)
                 if !self.faulty
