@@ -10,7 +10,7 @@ use spillway_tests::exerciser::{Exerciser, Part};
 use spillway_tests::killed::Served;
 use spillway_tests::raw::{Client, command, flag, header_with};
 use spillway_tests::tool::Said;
-use spillway_tests::{Cluster, Launch, Scratch, Server, clients, pattern};
+use spillway_tests::{Cluster, Launch, Scratch, Server, clients, pattern, until};
 
 pub(super) const MIB: usize = 1 << 20;
 
@@ -249,6 +249,9 @@ fn an_image_that_grew_makes_the_device_larger() {
         let bytes = pattern::random(1, 0, MIB);
         server.client().write(0, &bytes).expect("a write");
         resize_image(cluster, &image, 2 * SIZE);
+        if name == "disk" {
+            until("it is told", || server.log().contains("has 33554432 bytes now, and had 16777216").then_some(()));
+        }
         server.spillway(&["resize", "d"]).well();
         let mut client = server.client();
         assert_eq!(client.size, 2 * (SIZE * MIB) as u64, "{name}");

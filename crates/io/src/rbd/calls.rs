@@ -95,7 +95,7 @@ impl Image {
 
     /// What lies behind the end of an image that became shorter the library leaves out, and says nothing.
     async fn contains(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
-        if self.present()?.changes.load(Ordering::Acquire) != self.seen.load(Ordering::Acquire) {
+        if self.is_changed()? {
             self.clone().look().await?;
         }
         if range.offset + range.len > self.size.load(Ordering::Acquire) { Err(Kind::Io) } else { Ok(()) }
@@ -291,12 +291,21 @@ impl Image {
             image.sizes().map(|(bytes, _)| (changes, bytes))
         };
         let (changes, bytes) = self.ask_alone(|image| &image.header, look).await?;
-        self.size.store(bytes / SECTOR * SECTOR, Ordering::Release);
+        let size = bytes / SECTOR * SECTOR;
+        let before = self.size.swap(size, Ordering::AcqRel);
+        if before != size {
+            tracing::warn!("{}: the image has {size} bytes now, and had {before}", self.name);
+        }
         self.seen.store(changes, Ordering::Release);
         Ok(())
     }
 
-    /// Looks now and then whether the cluster answers and the lock is there, until the image is closed.
+    /// Whether the header has changed since the size was asked for.
+    fn is_changed(&self) -> Result<bool, Kind> {
+        Ok(self.present()?.changes.load(Ordering::Acquire) != self.seen.load(Ordering::Acquire))
+    }
+
+    /// Looks now and then whether the cluster answers, the lock is there and the size what it was, until the image is closed.
     pub(super) async fn keep(self: Arc<Self>) {
         let mut asked = None;
         loop {
@@ -306,6 +315,9 @@ impl Image {
                 return;
             }
             self.ask(&mut asked).await;
+            if self.is_changed() == Ok(true) && !self.health.is_doubted() {
+                let _ = within(&*self.env, LONG, self.clone().look()).await;
+            }
         }
     }
 

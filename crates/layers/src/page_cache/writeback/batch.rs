@@ -1,5 +1,6 @@
 //! What of a region is on its way to the device below, from where it is taken to what came of it.
 
+use std::iter::successors;
 use std::sync::Arc;
 
 use spillway_core::ByteRange;
@@ -68,6 +69,14 @@ impl Drop for Batch {
     }
 }
 
+/// The writes of a run to a device that prefers `unit` bytes. None crosses a large unit, such as the objects of a cluster.
+fn writes_of(run: ByteRange, unit: u64) -> impl Iterator<Item = ByteRange> {
+    let (longest, end) = (unit.max(WRITE_BYTES), run.offset + run.len);
+    let len_at = move |at: u64| if unit < WRITE_BYTES { longest } else { longest - at % longest };
+    let starts = successors(Some(run.offset), move |&at| Some(at + len_at(at)).filter(|&next| next < end));
+    starts.map(move |at| ByteRange::new(at, len_at(at).min(end - at)))
+}
+
 impl Core {
     /// Dirty runs of a region that were taken are on their way.
     pub(in crate::page_cache) fn begin_batch(
@@ -76,7 +85,7 @@ impl Core {
         region: RegionNumber,
         dirty: Vec<ByteRange>,
     ) -> Batch {
-        let longest = u64::from(self.below.geometry().optimal_io).max(WRITE_BYTES);
+        let unit = u64::from(self.below.geometry().optimal_io);
         let (mut runs, mut all) = (Vec::new(), 0);
         for run in dirty {
             for piece in shard.pieces(run) {
@@ -86,8 +95,7 @@ impl Core {
                 self.zones.begun(folio.zone(), blocks);
                 all += blocks;
             }
-            let starts = (0..run.len).step_by(longest as usize);
-            runs.extend(starts.map(|at| ByteRange::new(run.offset + at, longest.min(run.len - at))));
+            runs.extend(writes_of(run, unit));
         }
         let before = self.dirty.fetch_sub(all, Ordering::Relaxed);
         assert!(before >= all, "{all} dirty blocks of {before}");
@@ -133,5 +141,26 @@ impl Core {
             self.writeback.kick();
         }
         rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_one_write_unless_it_crosses_a_large_unit() {
+        const K: u64 = 1 << 10;
+        let writes = |start, len, unit: u64| {
+            let writes = writes_of(ByteRange::new(start * K, len * K), unit * K);
+            writes.map(|write| (write.offset / K, write.len / K)).collect::<Vec<_>>()
+        };
+        for unit in [4, 64, 4096] {
+            assert_eq!(writes(700, 1000, unit), [(700, 1000)], "{unit} KiB are preferred");
+        }
+        assert_eq!(writes(700, 1300, 64), [(700, 1024), (1724, 276)]);
+        assert_eq!(writes(700, 1348, 4096), [(700, 1348)]);
+        assert_eq!(writes(700, 1348, 1024), [(700, 324), (1024, 1024)]);
+        assert_eq!(writes(1024, 4, 1024), [(1024, 4)]);
     }
 }
