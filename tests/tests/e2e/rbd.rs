@@ -250,7 +250,9 @@ fn an_image_that_grew_makes_the_device_larger() {
         server.client().write(0, &bytes).expect("a write");
         resize_image(cluster, &image, 2 * SIZE);
         if name == "disk" {
-            until("it is told", || server.log().contains("has 33554432 bytes now, and had 16777216").then_some(()));
+            until("it is told", || {
+                server.log().contains("has 33554432 bytes now, and had 16777216").then_some(())
+            });
         }
         server.spillway(&["resize", "d"]).well();
         let mut client = server.client();

@@ -131,7 +131,8 @@ fn a_resize_while_no_osd_answers_keeps_no_stop_waiting() {
     server.signal(Signal::TERM);
     server.ends();
     cluster.go_on_osds();
-    let mut server = launch.start();
+    // The cluster was not there to take the lock back.
+    let mut server = launch.flag("--take-over").start();
     assert!(server.client().read(0, MIB).as_deref() == Ok(&bytes[..]), "{}", server.log());
     server.spillway(&["resize", "d", "24M"]).well();
     assert_eq!([server.client().size, cluster.size(&image)], [24 << 20; 2]);

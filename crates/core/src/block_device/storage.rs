@@ -57,6 +57,11 @@ impl Connection {
     /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail; `fenced`, once
     /// another client has taken the data over: they fail for good; `full`, while writes that need room fail.
     pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing", "fenced", "full"];
+
+    /// Whether requests are answered, as far as is known.
+    pub fn answers(&self) -> bool {
+        ["local", "up", "full"].contains(&self.state)
+    }
 }
 
 /// A file or block device of the system, opened and locked.

@@ -153,8 +153,15 @@ impl Transfers {
 
     fn finish_seek(&mut self, ticket: &Ticket, found: Found) {
         match found {
-            Ok(offset) => self.reply(Head::of(ticket.unique, 0).u64(offset)),
-            Err(kind) => self.fail(ticket, kind.map_or(errno::ENXIO, errno_of)),
+            Ok(offset) => {
+                ticket.volume.export().counters.count(ticket.op, Some(0));
+                self.reply(Head::of(ticket.unique, 0).u64(offset));
+            }
+            Err(None) => {
+                ticket.volume.export().counters.count(ticket.op, Some(0));
+                self.refuse(ticket.unique, errno::ENXIO);
+            }
+            Err(Some(kind)) => self.fail(ticket, errno_of(kind)),
         }
     }
 

@@ -277,7 +277,12 @@ impl Image {
     /// Requests wait while the library does this, so that it tells nothing of the cluster how long it takes.
     pub(super) async fn lengthen(self: Arc<Self>, bytes: u64) -> Result<(), Kind> {
         let call = self.call_alone(|image| &image.header, move |image| image.lengthen(bytes)).await?;
-        call.await.map_err(|errno| self.kind_of(errno))?;
+        call.await.map_err(|errno| match errno {
+            // It is larger by now, or the library has no room for as many objects.
+            libc::EINVAL => Kind::Invalid,
+            errno => self.kind_of(errno),
+        })?;
+        self.size.fetch_max(bytes, Ordering::AcqRel);
         self.look().await
     }
 

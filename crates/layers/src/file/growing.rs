@@ -1,17 +1,17 @@
 //! How a device takes the size that its file, block device or server has by now, or that a file or image is given.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::env::within;
 use spillway_core::size::human;
-use spillway_core::storage::Connection;
 use spillway_core::sync::Ordering;
 use spillway_core::{Answer, BlockDevice, Error, Grow, Kind, LocalFuture, Request, mutant};
 
 use super::device::{Backing, File};
 
-/// How long a server has for what a change of size asks of it: the end of the device waits for that.
+/// How often a server is looked at while it does what a change of size asks of it: the end of the device waits for that.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Grow for File {
@@ -26,7 +26,10 @@ impl Grow for File {
     }
 
     fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
-        Ok(size.or(Some(self.backing.storage.geometry().size)))
+        match size {
+            Some(wanted) => self.backing.check(wanted).map(|()| size),
+            None => self.backing.present_size().map(Some),
+        }
     }
 
     /// A file or image that is smaller becomes that large; a block device or export was made so before.
@@ -58,16 +61,26 @@ impl Backing {
 
     /// What comes of `work`, which can be left at any time: nobody waits for ever for a server that is away.
     async fn in_time(&self, work: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-        if self.storage.connection().state == Connection::STATES[0] {
-            return work.await;
+        let mut work = pin!(work);
+        loop {
+            if let Some(done) = within(&*self.env, PATIENCE, work.as_mut()).await {
+                return done;
+            }
+            if !self.storage.connection().answers() {
+                return Err(Error::new(
+                    Kind::Unreachable,
+                    "its server does not answer: try again once it does",
+                ));
+            }
         }
-        let silent = || Error::new(Kind::Unreachable, "its server does not answer: try again once it does");
-        within(&*self.env, PATIENCE, work).await.unwrap_or_else(|| Err(silent()))
     }
 
     async fn grow(self: &Arc<Self>, wanted: Option<u64>) -> Result<(), Error> {
         if let Some(wanted) = wanted {
-            self.reach(wanted).await?;
+            if self.present_size()? < wanted {
+                self.lengthen(wanted).await?;
+            }
+            self.check(wanted)?;
         }
         let there = self.present_size()?;
         // A length that was not durable would not be there after a crash, nor what is written behind the old end.
@@ -80,30 +93,19 @@ impl Backing {
         Ok(())
     }
 
-    /// Makes what is shorter `wanted` bytes long.
-    async fn reach(&self, wanted: u64) -> Result<(), Error> {
-        let refuse = |there: u64, why: &str| {
-            Err(Error::invalid(format!("there are {there} bytes, not {wanted}: {why}")))
-        };
+    /// Whether there can be `wanted` bytes, and no others.
+    fn check(&self, wanted: u64) -> Result<(), Error> {
         let (there, block) = (self.present_size()?, self.geometry.block_size.bytes());
-        if wanted > there {
-            if self.geometry.read_only {
-                return refuse(there, "nothing is written to it");
-            }
-            if !wanted.is_multiple_of(block) {
-                return refuse(there, &format!("a size is a multiple of {block}"));
-            }
-            match self.lengthen(wanted).await {
-                Err(error) if error.kind == Kind::NotSupported => {
-                    return refuse(there, "give the block device or export its size first");
-                }
-                lengthened => lengthened?,
-            }
-        }
-        match self.present_size()? {
-            there if there == wanted => Ok(()),
-            there => refuse(there, "without a size all that is there is taken"),
-        }
+        let is_fixed = || matches!(self.storage.lengthen(there), Answer::Done(Err(Kind::NotSupported)));
+        let why = match wanted {
+            _ if wanted == there => return Ok(()),
+            _ if wanted < there => "without a size all that is there is taken".to_owned(),
+            _ if self.geometry.read_only => "nothing is written to it".to_owned(),
+            _ if !wanted.is_multiple_of(block) => format!("a size is a multiple of {block}"),
+            _ if is_fixed() => "give the block device or export its size first".to_owned(),
+            _ => return Ok(()),
+        };
+        Err(Error::invalid(format!("there are {there} bytes, not {wanted}: {why}")))
     }
 
     /// What there is by now, of which nothing that is in use is missing.

@@ -26,6 +26,8 @@ const CLIENTS: [Case; 2] =
 
 /// Words of writes to fio. Without a flush of the client ours makes one when its journal is half full, after 2048 writes.
 const FLUSHES: &str = "--fsync=1024 --end_fsync=1";
+const FLUSHED: &str = "Writes have a flush after each 1024 on both ways, of which fio queues as many as its depth, and one at the end of a \
+                       run, outside its time: ours would flush by itself after 2048, of which it keeps a copy.";
 
 /// Bounds: of the rate at depth 16, of microseconds that a request takes longer at depth 1, and of the gain by a second connection where
 /// there are so many processors for it.
@@ -159,9 +161,7 @@ fn show(rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let heads = CASES.iter().flat_map(|case| [case.name.to_owned(), judged(case)]);
     let head: Vec<String> = std::iter::once("origin".to_owned()).chain(heads).collect();
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    let note = "Writes have a flush after each 1024 on both ways, of which fio queues as many as its depth, and one at the end of a run, \
-                outside its time: ours would flush by itself after 2048, of which it keeps a copy.";
-    results::show(rounds.table(title, &head, rows).note(note))
+    results::show(rounds.table(title, &head, rows).note(FLUSHED))
 }
 
 /// Microseconds.
@@ -188,5 +188,6 @@ fn show_connections(rates: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let title = format!(
         "Connections to nbdkit memory, two clients and two workers on {processors} processors, thousand requests a second"
     );
-    rounds.show(&title, &["", "one connection", "two", "ratio"], rows.collect())
+    let table = rounds.table(&title, &["", "one connection", "two", "ratio"], rows.collect());
+    results::show(table.note(FLUSHED))
 }

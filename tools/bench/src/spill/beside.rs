@@ -19,8 +19,9 @@ use crate::results;
 const READS: u64 = 5000;
 const HOT_BYTES: u64 = 64 << 20;
 
-/// The most seconds of reads: they are told to end with write-back.
+/// The most seconds of reads, and those of each GiB that is written back beside them: they are told to end with it.
 const READING: u64 = 120;
+const READING_A_GIB: u64 = 4;
 
 /// One write-back, and the reads before it and meanwhile.
 pub(super) struct Beside {
@@ -48,11 +49,12 @@ pub(super) fn measure(device: &Device, folder: &Path, idle: Duration) -> Result<
     let hot = format!("--size={HOT_BYTES} --offset_increment=0");
     fio(&device.contender, &case("hot", "read", 1024, 1, 8), &hot)?;
     let log = folder.join("reads");
+    let seconds = READING + READING_A_GIB * (device.bytes >> 30);
     let mut reader = Command::new("fio");
     reader
         .args(["--name=job", "--thread", "--rw=randread", "--bs=4k", "--iodepth=16", "--norandommap"])
         .args(["--time_based", "--log_unix_epoch=1", "--minimal"])
-        .args([format!("--runtime={READING}"), format!("--rate_iops={READS}"), format!("--size={HOT_BYTES}")])
+        .args([format!("--runtime={seconds}"), format!("--rate_iops={READS}"), format!("--size={HOT_BYTES}")])
         .arg(format!("--write_lat_log={}", text(&log)?))
         .args(&device.contender.target);
     results::command(&reader)?;

@@ -5,6 +5,7 @@ use spillway_core::{Error, Grow};
 use super::*;
 
 fn grow(house: &House, device: &File, size: Option<u64>) -> Result<(), Error> {
+    device.target(size)?;
     house.world.run(Answer::Pending(device.grow(size)))
 }
 
