@@ -114,8 +114,8 @@ impl House {
             payloads: Rc::default(),
             client: None,
         };
-        // What a disk loses now, before anybody has looked, no kill has taken.
-        let at_risk = story.at_risk.get().filter(|_| !phase.faulty());
+        // What a disk loses now, before anybody has looked, no kill has taken. Nor what a server has lost with its power.
+        let at_risk = story.at_risk.get().filter(|_| !phase.faulty() && !row.remote);
         Self {
             row,
             world,

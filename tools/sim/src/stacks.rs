@@ -23,39 +23,23 @@ pub const STACKS: &[Row] = &[
     Row { name: "nbd-file", keeps: false, remote: true, ..DURABLE },
     Row { name: "nbd-file-512", disk: Some(512), bytes: 32 << 10, keeps: false, remote: true, ..DURABLE },
     Row {
-        name: "write-cache-over-nbd",
-        config: |_| cached(write_cache::Config::default()),
-        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
-        whole: Some(8),
+        name: "trace-delay-over-nbd",
+        config: |_| over_file(vec![delay(), trace()]),
+        keeps: false,
         remote: true,
-        ..CACHED
+        ..DURABLE
     },
-    Row {
-        name: "write-cache-through-over-nbd",
-        config: |_| cached(write_cache::Config { ack: Ack::Committed, ..Default::default() }),
-        cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
-        commits: true,
-        whole: Some(8),
-        remote: true,
-        ..CACHED
-    },
+    Row { name: "write-cache-over-nbd", remote: true, ..WRITE_CACHE },
+    Row { name: "write-cache-small-over-nbd", remote: true, ..WRITE_CACHE_SMALL },
+    Row { name: "write-cache-eager-over-nbd", remote: true, ..WRITE_CACHE_EAGER },
+    Row { name: "write-cache-deep-over-nbd", remote: true, ..WRITE_CACHE_DEEP },
+    Row { name: "write-cache-through-over-nbd", remote: true, ..WRITE_CACHE_THROUGH },
     Row { name: "page-cache-over-nbd", remote: true, ..PAGE_CACHE },
-    Row {
-        name: "page-cache-small-over-nbd",
-        config: |_| over_file(vec![paged(sectors())]),
-        disk: Some(512),
-        bytes: 40 << 10,
-        remote: true,
-        ..PAGED
-    },
-    Row {
-        name: "page-cache-over-write-cache-over-nbd",
-        config: |_| paged_and_cached(),
-        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
-        knobs: PAGED_AND_CACHED,
-        remote: true,
-        ..CACHED
-    },
+    Row { name: "page-cache-small-over-nbd", remote: true, ..PAGE_CACHE_SMALL },
+    Row { name: "page-cache-through-over-nbd", keeps: false, remote: true, ..PAGE_CACHE_THROUGH },
+    Row { name: "page-cache-limited-over-nbd", remote: true, ..PAGE_CACHE_LIMITED },
+    Row { name: "page-cache-sizes-over-nbd", remote: true, ..PAGE_CACHE_SIZES },
+    Row { name: "page-cache-over-write-cache-over-nbd", at_risk: None, remote: true, ..BOTH_CACHES },
     // Most outages last longer than requests wait.
     Row {
         name: "write-cache-outages",
@@ -84,74 +68,16 @@ pub const STACKS: &[Row] = &[
     Row { name: "page-cache-outages", remote: true, impatient: true, ..PAGE_CACHE },
     // Two hosts, each with a cache device of its own, and an image of a cluster.
     Row { name: "rbd-file", hosts: true, commits: true, keeps: false, ..DURABLE },
-    Row {
-        name: "write-cache-over-rbd",
-        config: |_| cached(write_cache::Config::default()),
-        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
-        hosts: true,
-        ..CACHED
-    },
+    Row { name: "write-cache-over-rbd", whole: None, hosts: true, ..WRITE_CACHE },
     Row { name: "page-cache-over-rbd", hosts: true, ..PAGE_CACHE },
     // The whole of what a host has.
-    Row {
-        name: "page-cache-over-write-cache-over-rbd",
-        config: |_| paged_and_cached(),
-        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
-        knobs: PAGED_AND_CACHED,
-        hosts: true,
-        ..CACHED
-    },
-    Row { name: "volatile-file", config: |_| over_file(vec![volatile()]), ..DRIVE },
-    Row {
-        name: "write-cache",
-        config: |_| cached(write_cache::Config::default()),
-        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
-        whole: Some(8),
-        ..CACHED
-    },
-    Row {
-        name: "write-cache-small",
-        config: |_| {
-            cached(write_cache::Config { block_size: 512, pause_writeback: Some(0), ..Default::default() })
-        },
-        bytes: 32 << 10,
-        disk: Some(512),
-        cache: Some(Cache { bytes: 12 << 10, disk: 512, words: false }),
-        ..CACHED
-    },
-    Row {
-        name: "write-cache-eager",
-        config: |_| cached(eager()),
-        bytes: 32 << 10,
-        disk: Some(512),
-        cache: Some(Cache { bytes: 96 << 10, disk: 512, words: true }),
-        ..CACHED
-    },
-    // Few blocks, of each of which many versions lie in the cache.
-    Row {
-        name: "write-cache-deep",
-        config: |_| cached(eager()),
-        bytes: 4 << 10,
-        disk: Some(512),
-        cache: Some(Cache { bytes: 64 << 10, disk: 512, words: true }),
-        knobs: &[
-            ("cleaner", &["0", "1"]),
-            ("autocommit_blocks", &["1", "5", "65536"]),
-            ("autocommit_time", &["1", "1000"]),
-            ("max_age", &["none", "16", "0"]),
-            ("writeback_jobs", &["0", "1"]),
-            ("drain", &["1"]),
-        ],
-        ..CACHED
-    },
-    Row {
-        name: "write-cache-through",
-        config: |_| cached(write_cache::Config { ack: Ack::Committed, ..Default::default() }),
-        cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
-        commits: true,
-        whole: Some(8),
-        ..CACHED
-    },
+    Row { name: "page-cache-over-write-cache-over-rbd", at_risk: None, hosts: true, ..BOTH_CACHES },
+    DRIVE,
+    WRITE_CACHE,
+    WRITE_CACHE_SMALL,
+    WRITE_CACHE_EAGER,
+    WRITE_CACHE_DEEP,
+    WRITE_CACHE_THROUGH,
     Row {
         name: "write-cache-full",
         config: |_| cached(full()),
@@ -170,55 +96,12 @@ pub const STACKS: &[Row] = &[
         ..CACHED
     },
     PAGE_CACHE,
-    // Blocks of a sector, and hardly any folio without one that is dirty.
-    Row {
-        name: "page-cache-small",
-        config: |_| over_file(vec![paged(sectors())]),
-        disk: Some(512),
-        bytes: 40 << 10,
-        ..PAGED
-    },
-    Row {
-        name: "page-cache-through",
-        config: |_| {
-            over_file(vec![paged(page_cache::Config { mode: page_cache::Mode::Writethrough, ..pages() })])
-        },
-        keeps: true,
-        ..PAGED
-    },
-    Row {
-        name: "page-cache-limited",
-        config: |_| over_file(vec![paged(pages())]),
-        at_risk: Some(8 << 10),
-        knobs: &[
-            ("dirty_background_ratio", &["20", "60"]),
-            ("dirty_ratio", &["60", "100"]),
-            ("dirty_expire", &["20", "30000"]),
-            ("at_risk_seconds_max", &["none", "1", "3"]),
-        ],
-        ..PAGED
-    },
-    // Dirty above, uncommitted below.
-    Row {
-        name: "page-cache-over-write-cache",
-        config: |_| paged_and_cached(),
-        cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
-        at_risk: Some(16 << 10),
-        knobs: PAGED_AND_CACHED,
-        ..CACHED
-    },
-    // Two zones and one dirty limit: reclaim meets dirty folios, and writes them.
-    Row {
-        name: "page-cache-zones",
-        config: |_| over_file(vec![paged(page_cache::Config { division: zones_of_2011(), ..pages() })]),
-        ..PAGED
-    },
-    // Folios of one block, two and four, which must not lie over each other.
-    Row {
-        name: "page-cache-sizes",
-        config: |_| over_file(vec![paged(page_cache::Config { folio_size: None, ..pages() })]),
-        ..PAGED
-    },
+    PAGE_CACHE_SMALL,
+    PAGE_CACHE_THROUGH,
+    PAGE_CACHE_LIMITED,
+    BOTH_CACHES,
+    PAGE_CACHE_ZONES,
+    PAGE_CACHE_SIZES,
     Row { name: "memory", config: memory, ..VOLATILE },
     Row { name: "zram", config: |bytes| zram(bytes, "lz4", vec![]), ..ZRAM },
     Row { name: "zram-zstd", config: |bytes| zram(bytes, "zstd", vec![]), ..ZRAM },
@@ -399,8 +282,13 @@ const DURABLE: Row = Row {
 };
 
 /// A drive's cache of a few blocks over the disk.
-const DRIVE: Row =
-    Row { keeps: false, knobs: &[("volatile_bytes_max", &["0", "4K", "16K", "64K", "1M"])], ..DURABLE };
+const DRIVE: Row = Row {
+    name: "volatile-file",
+    config: |_| over_file(vec![volatile()]),
+    keeps: false,
+    knobs: &[("volatile_bytes_max", &["0", "4K", "16K", "64K", "1M"])],
+    ..DURABLE
+};
 
 const PAGED_AND_CACHED: &[Knob] = &[
     ("dirty_background_ratio", &["0", "20"]),
@@ -431,6 +319,61 @@ const CACHED: Row = Row {
     ..DURABLE
 };
 
+const WRITE_CACHE: Row = Row {
+    name: "write-cache",
+    config: |_| cached(write_cache::Config::default()),
+    cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+    whole: Some(8),
+    ..CACHED
+};
+
+const WRITE_CACHE_SMALL: Row = Row {
+    name: "write-cache-small",
+    config: |_| {
+        cached(write_cache::Config { block_size: 512, pause_writeback: Some(0), ..Default::default() })
+    },
+    bytes: 32 << 10,
+    disk: Some(512),
+    cache: Some(Cache { bytes: 12 << 10, disk: 512, words: false }),
+    ..CACHED
+};
+
+const WRITE_CACHE_EAGER: Row = Row {
+    name: "write-cache-eager",
+    config: |_| cached(eager()),
+    bytes: 32 << 10,
+    disk: Some(512),
+    cache: Some(Cache { bytes: 96 << 10, disk: 512, words: true }),
+    ..CACHED
+};
+
+/// Few blocks, of each of which many versions lie in the cache.
+const WRITE_CACHE_DEEP: Row = Row {
+    name: "write-cache-deep",
+    config: |_| cached(eager()),
+    bytes: 4 << 10,
+    disk: Some(512),
+    cache: Some(Cache { bytes: 64 << 10, disk: 512, words: true }),
+    knobs: &[
+        ("cleaner", &["0", "1"]),
+        ("autocommit_blocks", &["1", "5", "65536"]),
+        ("autocommit_time", &["1", "1000"]),
+        ("max_age", &["none", "16", "0"]),
+        ("writeback_jobs", &["0", "1"]),
+        ("drain", &["1"]),
+    ],
+    ..CACHED
+};
+
+const WRITE_CACHE_THROUGH: Row = Row {
+    name: "write-cache-through",
+    config: |_| cached(write_cache::Config { ack: Ack::Committed, ..Default::default() }),
+    cache: Some(Cache { bytes: 64 << 10, disk: 4096, words: false }),
+    commits: true,
+    whole: Some(8),
+    ..CACHED
+};
+
 const PAGED: Row = Row {
     keeps: false,
     scans: true,
@@ -444,6 +387,61 @@ const PAGED: Row = Row {
 };
 
 const PAGE_CACHE: Row = Row { name: "page-cache", config: |_| over_file(vec![paged(pages())]), ..PAGED };
+
+/// Blocks of a sector, and hardly any folio without one that is dirty.
+const PAGE_CACHE_SMALL: Row = Row {
+    name: "page-cache-small",
+    config: |_| over_file(vec![paged(sectors())]),
+    disk: Some(512),
+    bytes: 40 << 10,
+    ..PAGED
+};
+
+const PAGE_CACHE_THROUGH: Row = Row {
+    name: "page-cache-through",
+    config: |_| {
+        over_file(vec![paged(page_cache::Config { mode: page_cache::Mode::Writethrough, ..pages() })])
+    },
+    keeps: true,
+    ..PAGED
+};
+
+const PAGE_CACHE_LIMITED: Row = Row {
+    name: "page-cache-limited",
+    config: |_| over_file(vec![paged(pages())]),
+    at_risk: Some(8 << 10),
+    knobs: &[
+        ("dirty_background_ratio", &["20", "60"]),
+        ("dirty_ratio", &["60", "100"]),
+        ("dirty_expire", &["20", "30000"]),
+        ("at_risk_seconds_max", &["none", "1", "3"]),
+    ],
+    ..PAGED
+};
+
+/// Dirty above, uncommitted below.
+const BOTH_CACHES: Row = Row {
+    name: "page-cache-over-write-cache",
+    config: |_| paged_and_cached(),
+    cache: Some(Cache { bytes: 256 << 10, disk: 4096, words: false }),
+    at_risk: Some(16 << 10),
+    knobs: PAGED_AND_CACHED,
+    ..CACHED
+};
+
+/// Two zones and one dirty limit: reclaim meets dirty folios, and writes them.
+const PAGE_CACHE_ZONES: Row = Row {
+    name: "page-cache-zones",
+    config: |_| over_file(vec![paged(page_cache::Config { division: zones_of_2011(), ..pages() })]),
+    ..PAGED
+};
+
+/// Folios of one block, two and four, which must not lie over each other.
+const PAGE_CACHE_SIZES: Row = Row {
+    name: "page-cache-sizes",
+    config: |_| over_file(vec![paged(page_cache::Config { folio_size: None, ..pages() })]),
+    ..PAGED
+};
 
 /// Others take what they like of the memory that it shares with them.
 const SHARED: Row = Row {
