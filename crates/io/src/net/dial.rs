@@ -174,6 +174,19 @@ mod tests {
         assert!(received < sent, "all {sent} bytes came after the connection was closed");
     }
 
+    /// One that is idle as one that sends.
+    #[test]
+    fn a_connection_whose_server_acknowledges_nothing_is_closed() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = connect(&ServerAddress::Tcp("127.0.0.1".into(), port)).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&socket), Ok(VANISHED_AFTER_MS));
+        assert_eq!(sockopt::socket_keepalive(&socket), Ok(true));
+        let [idle, between] = [sockopt::tcp_keepidle(&socket), sockopt::tcp_keepintvl(&socket)];
+        let asked = between.unwrap() * sockopt::tcp_keepcnt(&socket).unwrap();
+        assert_eq!(idle.unwrap() + asked, Duration::from_millis(VANISHED_AFTER_MS.into()));
+    }
+
     /// A queue that is full takes no connection, and says nothing.
     #[test]
     fn an_address_that_says_nothing_keeps_nobody_from_the_next() {
