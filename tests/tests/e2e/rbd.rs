@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -192,8 +193,11 @@ fn random_work_on_images_of_every_layout_is_as_on_a_file() {
     for (number, ((name, stack), options)) in (0..).zip(layouts.into_iter().chain(stacks)) {
         let image = cluster.image_with(&format!("random {number}"), SIZE, options);
         let mut server = stack(cluster, Arc::default(), &image).mounted().start();
+        let (file, object) = (server.file("d"), cluster.json(&["info", &image])["object_size"].as_u64());
+        let preferred = fs::metadata(&file).expect("it is mounted").blksize();
+        assert_eq!(Some(preferred), object, "{name} with {options:?}");
         let part = Part::Disk { start: 0, len: (SIZE * MIB) as u64 };
-        Exerciser::new(&server.file("d"), part, number).run(300).check_anew();
+        Exerciser::new(&file, part, number).run(300).check_anew();
         let content = server.content();
         settle(&server, name);
         stop(&mut server);

@@ -83,6 +83,25 @@ fn a_discard_keeps_or_zeroes_each_sector_and_stays_with_that() {
     }
 }
 
+/// librbd discards no less than 64 KiB.
+#[test]
+fn a_small_discard_leaves_the_data_and_one_of_an_object_zeroes_it() {
+    let cluster = Cluster::shared();
+    let mut content = pattern::random(7, 0, SIZE * MIB);
+    let image = cluster.import("discarded in part and whole", &content);
+    let mut server = plain(cluster, Arc::default(), &image).start();
+    let mut client = server.client();
+    for at in [0, 20480, OBJECT - 4096, 65536 * 3] {
+        client.ask(command::TRIM, at as u64, 4096).expect("a discard");
+    }
+    assert!(server.content() == content, "a discard of 4 KiB does something");
+    client.ask(command::TRIM, OBJECT as u64, OBJECT as u32).expect("a discard");
+    content[OBJECT..2 * OBJECT].fill(0);
+    assert!(server.content() == content, "an object is not zero, or another is");
+    stop(&mut server);
+    assert!(cluster.export(&image) == content, "it is otherwise later");
+}
+
 #[test]
 fn a_discard_gives_memory_back_to_the_cluster() {
     let cluster = Cluster::shared();

@@ -160,7 +160,7 @@ fn one_server_has_origins_of_two_clusters() {
 }
 
 /// With a dirty block on its device, and stopped.
-fn with_a_dirty_block(cluster: &Cluster, image: &str) -> (Arc<Scratch>, Vec<u8>) {
+pub(super) fn with_a_dirty_block(cluster: &Cluster, image: &str) -> (Arc<Scratch>, Vec<u8>) {
     let (folder, bytes) = (Arc::new(Scratch::new()), pattern::random(8, 0, MIB));
     let mut server = lazy(cached(cluster, folder.clone(), image)).start();
     server.client().write(MIB as u64, &bytes).expect("a write");
@@ -224,4 +224,49 @@ fn a_write_cache_is_refused_once_another_host_has_written_to_its_image() {
     assert!(
         found[MIB..2 * MIB] == bytes && found[2 * MIB..][..4096] == [9; 4096] && found[..4096] == [3; 4096]
     );
+}
+
+/// As the refusal says. What the cache held is lost, and what the other host wrote is kept.
+#[test]
+fn a_write_cache_that_another_host_has_overtaken_is_made_anew_and_leaves_the_image_alone() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("overtaken", SIZE);
+    let (folder, _) = with_a_dirty_block(cluster, &image);
+    let launch = lazy(cached(cluster, folder, &image));
+    let mut writer = plain(cluster, Arc::default(), &image).start();
+    writer.client().write((MIB + MIB / 2) as u64, &pattern::random(2, 0, MIB)).expect("a write");
+    stop(&mut writer);
+    let content = cluster.export(&image);
+    for launch in [launch.clone(), launch.clone().flag("--create")] {
+        refused(launch, "--create --force");
+    }
+    let mut server = launch.flag("--create").flag("--force").start();
+    assert_eq!(server.value("d", "dirty_blocks"), 0, "{}", server.log());
+    assert!(server.content() == content, "clients see what the cache held");
+    server.spillway(&["drain", "d"]).well();
+    stop(&mut server);
+    assert!(cluster.export(&image) == content, "what the cache held is in the image");
+}
+
+/// What looks like an image there is the name of a file.
+#[test]
+fn a_cache_device_is_never_an_image() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("as a cache", SIZE);
+    let (folder, path) = (Arc::new(Scratch::new()), address(&image));
+    let origin = folder.write("origin.raw", vec![0; SIZE * MIB]);
+    let config = format!(
+        "[[device]]\nname = \"d\"\norigin = {{ kind = \"file\", path = {origin:?} }}\n\
+         layers = [{{ kind = \"write_cache\", path = {path:?} }}]\n"
+    );
+    let conf = format!("CEPH_CONF={}", text(&cluster.conf()));
+    for launch in [
+        Launch::cache(folder.clone(), &origin, Path::new(&path)).with("--name", "d"),
+        Launch::serve(folder.clone(), config),
+    ] {
+        let said = launch.through(["timeout", "--signal=KILL", "60", "env", &conf]).run();
+        assert!(said.code == Some(FAILED) && said.err.contains("does not exist"), "{said}");
+        assert!(said.err.contains(&path), "no path in: {said}");
+    }
+    assert!(cluster.export(&image).iter().all(|&byte| byte == 0), "the image was made a cache");
 }

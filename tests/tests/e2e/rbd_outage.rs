@@ -1,15 +1,17 @@
-//! Caches in front of RBD images whose cluster is away, and no limit for requests: they wait, and nothing acknowledged is lost.
+//! Caches in front of RBD images whose cluster is away: requests wait unless there is a limit, and nothing acknowledged is lost.
 
+use std::io::Write;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use spillway_tests::killed::Served;
-use spillway_tests::raw::command;
+use spillway_tests::raw::{Client, command, errno};
 use spillway_tests::{Cluster, Store, pattern, until};
 
 use crate::nbd_outage::flush;
 use crate::rbd::{MIB, SIZE, STACKS, cached, eager, lazy, paged, settle, stop};
-use crate::rbd_faults::{goes_on, is_kept, three};
+use crate::rbd_faults::{goes_on, is_kept, limited, three};
 use crate::rbd_locks::lazy_where_it_can;
 
 /// Both kinds of caches at once, while clients write and write-back is under way.
@@ -139,4 +141,79 @@ fn a_resize_while_no_osd_answers_keeps_no_stop_waiting() {
     server.spillway(&["drain", "d"]).well();
     stop(&mut server);
     assert!(cluster.export(&image)[..MIB] == bytes, "a write is lost");
+}
+
+/// MiB that fit the cache for sure, and that do not fit it: its device has 8.
+const FITS: usize = 4;
+const TOO_MUCH: usize = 12;
+
+/// What does not fit finds no room, and nobody who writes it to the image.
+#[test]
+fn a_write_cache_that_is_full_keeps_writes_waiting_while_no_osd_answers() {
+    let cluster = Cluster::start(1, Store::Memory);
+    let image = cluster.image("image", SIZE);
+    let mut server = cached(&cluster, Arc::default(), &image).with("--pause-writeback", "0").start();
+    flush(&server).expect("a flush");
+    cluster.stop_osds();
+    let mut content = pattern::random(1, 0, TOO_MUCH * MIB);
+    let (fits, beyond) = content.split_at(FITS * MIB);
+    let mut client = server.client();
+    for (at, bytes) in fits.chunks(MIB).enumerate() {
+        client.write((at * MIB) as u64, bytes).expect("there is room");
+    }
+    let waiting = beyond.chunks(MIB).enumerate().map(|(at, bytes)| {
+        let mut client = server.client();
+        client.send(command::WRITE, ((FITS + at) * MIB) as u64, MIB as u32).expect("it is sent");
+        client.stream.write_all(bytes).expect("it is sent");
+        client
+    });
+    let mut waiting: Vec<Client> = waiting.collect();
+    until("the cluster is silent", || (server.value("d", "connection") == "reconnecting").then_some(()));
+    let answered = waiting.iter().filter(|client| client.is_answered()).count();
+    assert!(FITS + answered < 8, "{answered} MiB more than {FITS} are in a cache of less than 8");
+    assert!(client.read(0, FITS * MIB).as_deref() == Ok(fits), "{}", server.log());
+    cluster.go_on_osds();
+    for client in &mut waiting {
+        assert_eq!(client.reply().expect("an answer").0, 0, "{}", server.log());
+    }
+    settle(&server, "write cache");
+    stop(&mut server);
+    content.resize(SIZE * MIB, 0);
+    assert!(cluster.export(&image) == content, "an acknowledged write is lost");
+}
+
+/// Several times the limit: one for each step of a request, and the pause before the next attempt.
+const FAILS_WITHIN: Duration = Duration::from_secs(40);
+
+#[test]
+fn a_write_cache_that_is_full_fails_writes_after_the_limit_and_loses_nothing_acknowledged() {
+    let cluster = Cluster::start(1, Store::Memory);
+    let image = cluster.image("image", SIZE);
+    let launch = limited(cached(&cluster, Arc::default(), &image)).with("--pause-writeback", "0");
+    let mut server = launch.start();
+    flush(&server).expect("a flush");
+    cluster.stop_osds();
+    let mut content = pattern::random(1, 0, TOO_MUCH * MIB);
+    let write = |client: &mut Client, at: usize| client.write((at * MIB) as u64, &content[at * MIB..][..MIB]);
+    let mut client = server.client();
+    let mut begun = Instant::now();
+    let fits = |at: &usize| {
+        begun = Instant::now();
+        write(&mut client, *at).is_ok()
+    };
+    let taken = (0..TOO_MUCH).take_while(fits).count();
+    assert!(begun.elapsed() < FAILS_WITHIN, "it has failed after {:?}", begun.elapsed());
+    assert!((FITS..8).contains(&taken), "{taken} MiB are in a cache of less than 8");
+    assert_eq!(write(&mut client, taken), Err(errno::EIO), "{}", server.log());
+    client.ask(command::FLUSH, 0, 0).expect("a flush of the cache");
+    assert!(client.read(0, taken * MIB).as_deref() == Ok(&content[..taken * MIB]), "{}", server.log());
+    cluster.go_on_osds();
+    for at in taken..TOO_MUCH {
+        until("there is room", || write(&mut client, at).ok());
+    }
+    client.ask(command::FLUSH, 0, 0).expect("a flush");
+    until("all is written back", || (server.spillway(&["drain", "d"]).code == Some(0)).then_some(()));
+    stop(&mut server);
+    content.resize(SIZE * MIB, 0);
+    assert!(cluster.export(&image) == content, "an acknowledged write is lost");
 }
