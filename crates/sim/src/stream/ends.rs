@@ -61,7 +61,11 @@ impl Pipe {
     pub(super) fn take(&self, count_max: usize) -> Vec<u8> {
         let mut held = self.bytes.borrow_mut();
         let count = count_max.min(held.len());
-        held.drain(..count).collect()
+        let (first, second) = held.as_slices();
+        let from_first = count.min(first.len());
+        let taken = [&first[..from_first], &second[..count - from_first]].concat();
+        held.drain(..count);
+        taken
     }
 
     pub(super) fn is_empty(&self) -> bool {

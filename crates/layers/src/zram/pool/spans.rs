@@ -160,7 +160,9 @@ impl<T> Spans<T> {
     pub(crate) fn verified(&self) -> impl Iterator<Item = (u32, &T, Option<usize>)> {
         let entries = || self.blocks.iter().flatten();
         assert_eq!(entries().count(), self.len(), "only the last block has room");
-        let listed: usize = (0..self.first.len()).map(|bin| self.verify_bin(bin)).sum();
+        assert!(self.len() > 0 || self.occupied.iter().all(|bits| *bits == 0), "a bin of no spans");
+        let bins = if self.len() > 0 { self.first.len() } else { 0 };
+        let listed: usize = (0..bins).map(|bin| self.verify_bin(bin)).sum();
         assert_eq!(entries().filter(|entry| entry.bin != NO_BIN).count(), listed, "spans in bins");
         let bin = |entry: &Entry<T>| (entry.bin != NO_BIN).then_some(usize::from(entry.bin));
         (0..).zip(entries()).map(move |(index, entry)| (index, &entry.value, bin(entry)))
