@@ -45,7 +45,7 @@ use crate::cli::server_options::{RunMode, ServerConfig};
 use crate::cli::{Cli, Command};
 use crate::exit::Exit;
 use crate::runtime_folder::RuntimeFolder;
-use crate::server::signals;
+use crate::server::shutdown::signals;
 
 /// The declarations of the options that every server has, for the manual.
 pub fn server_options() -> &'static [Spec] {

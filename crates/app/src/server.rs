@@ -7,12 +7,15 @@
 //! | part | holds |
 //! | --- | --- |
 //! | `starting` | how it starts |
-//! | `event`, `signals` | what is asked of it |
-//! | `device`, `devices`, `opening`, `building`, `changes`, `shutdown` | its devices, how they begin, change and end |
-//! | `endpoints`, `listening`, `start_text` | where clients reach them, and what it says of that |
-//! | `mounting`, `occupants` | the devices as files; what keeps one busy |
+//! | `event` | what is asked of it |
+//! | `device`, `devices` | a device, how it changes and what keeps it busy; all of them |
+//! | `building` | how a device begins: its stack is opened, and origins on other hosts |
+//! | `listening` | its sockets, and who may connect there: hosts, TLS, HTTP |
+//! | `endpoints`, `start_text` | where clients reach the devices, and what it says of that |
+//! | `mounting` | the devices as files |
 //! | `command` | a program that runs beside it |
-//! | `leaving` | what is in use when it is to end |
+//! | `shutdown` | how a device ends; signals that ask the server to stop; what is in use when it is to end |
+//! | `own` | what it says of itself |
 //!
 //! Order of the end: the command ends; the mount goes, which is refused while a file below it is open; no new NBD clients; each device ends as
 //! [`shutdown`] says, all at once; control clients get their answers; sockets go away; threads end.
@@ -36,38 +39,28 @@ use crate::runtime_folder::RuntimeFolder;
 use crate::{daemon, log, service, system, words};
 
 mod building;
-mod changes;
 mod command;
-mod device;
+pub(crate) mod device;
 mod devices;
 mod endpoints;
 mod event;
-mod hosts;
-mod http;
-mod leaving;
 mod listening;
 mod mounting;
-pub(crate) mod occupants;
-mod opening;
 mod own;
-mod passed;
-mod remote;
-mod shutdown;
-pub(crate) mod signals;
+pub(crate) mod shutdown;
 mod start_text;
 mod starting;
-mod tls;
 
 use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim, expect_room};
 use command::Running;
-use device::Device;
+use device::occupants::expect_detached;
+use device::{Device, changes};
 use devices::Devices;
 use endpoints::{Endpoints, NbdFront};
 use event::{Event, ReplySender, outcome};
 use mounting::Mounting;
-use occupants::expect_detached;
+use shutdown::signals::{self, Asked, OF_KEYS};
 use shutdown::{Stopping, end};
-use signals::{Asked, OF_KEYS};
 
 /// Serves what `plan` says until asked to stop, or until `command` ends, where there is one; the exit code.
 pub(crate) fn run(plan: ServerPlan, command: &[OsString], folder: &RuntimeFolder) -> Result<u8> {

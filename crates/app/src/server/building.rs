@@ -18,8 +18,12 @@ use crate::cli::plan::DevicePlan;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::device::{Changes, Device, Guest};
 use crate::server::listening;
-use crate::server::opening::StackOpener;
 use crate::service::reported;
+
+pub(super) mod opening;
+mod remote;
+
+use opening::StackOpener;
 
 /// Connections to the NBD socket of a device that is added; the others have what the server keeps for connections.
 pub(crate) const ADDED_CONNECTIONS_MAX: usize = 16;

@@ -1,4 +1,4 @@
-//! A device that is served: its stack, its export and how they are shown.
+//! A device that is served: its stack, its export and how they are shown; how it changes, and what keeps it busy.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -13,6 +13,9 @@ use spillway_layers::stack::{Part, Stack};
 
 use crate::address::Address;
 use crate::cli::plan::GuestPlan;
+
+pub(super) mod changes;
+pub(crate) mod occupants;
 
 /// The changes of a device: one after the other, and none after its end.
 pub(crate) struct Changes {

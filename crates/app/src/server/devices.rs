@@ -14,10 +14,10 @@ use spillway_export::control::{
     AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
 
-use crate::server::changes::{self, once_left};
-use crate::server::device::Device;
+use crate::server::device::changes::{self, once_left};
+use crate::server::device::{Device, occupants};
 use crate::server::event::{Event, ReplySender, ask, outcome};
-use crate::server::{occupants, own};
+use crate::server::own;
 
 /// All devices of this server.
 pub(crate) struct Devices {

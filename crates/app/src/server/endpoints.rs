@@ -19,8 +19,8 @@ use crate::address::Address;
 use crate::server::building::Built;
 use crate::server::device::{Device, Guest};
 use crate::server::devices::Devices;
-use crate::server::http;
-use crate::server::tls::Protection;
+use crate::server::listening::http;
+use crate::server::listening::tls::Protection;
 
 /// Queues that a virtual machine may have. QEMU takes one for each of its processors unless it is told otherwise.
 const GUEST_QUEUES: u16 = 16;

@@ -1,4 +1,4 @@
-//! Sockets that this server listens on.
+//! Sockets that this server listens on, and who may connect there.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -16,6 +16,11 @@ use crate::cli::naming::{NUMBERS_MAX, numbered};
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Exit, Failure, code_of, refused};
 use crate::runtime_folder::{RuntimeFolder, check_socket_path};
+
+pub(super) mod hosts;
+pub(super) mod http;
+pub(super) mod passed;
+pub(super) mod tls;
 
 /// How long a server that is just ending may still hold a socket, or be silent, and the pause between two looks.
 const ENDING_PATIENCE: Duration = Duration::from_secs(10);

@@ -20,8 +20,8 @@ use crate::cli::server_options::ServerConfig;
 use crate::exit::refused;
 use crate::memory::Memory;
 use crate::server::device::Device;
+use crate::server::device::occupants::{self, loops_below};
 use crate::server::devices::Devices;
-use crate::server::occupants::{self, loops_below};
 
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
 const MESSAGES_EACH: usize = 2;

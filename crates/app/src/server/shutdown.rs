@@ -1,4 +1,5 @@
-//! How a device ends: one order, from the front to the disks, for a signal, for `spillway stop` and for a server that ends.
+//! How a device ends: one order, from the front to the disks, for a signal, for `spillway stop` and for a server that ends. `signals` ask a
+//! server for its end, and `leaving` is what they may have to wait for.
 //!
 //! | step | waits for |
 //! | --- | --- |
@@ -27,6 +28,9 @@ use crate::server::device::Device;
 use crate::server::endpoints::{Front, NbdFront};
 use crate::server::event::ReplySender;
 use crate::service::{self, reported};
+
+mod leaving;
+pub(crate) mod signals;
 
 /// How long a step may take before the log says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -131,8 +135,8 @@ async fn last_flush(device: &Device) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::address::Address;
+    use crate::server::building::opening::StackOpener;
     use crate::server::device::Changes;
-    use crate::server::opening::StackOpener;
     use crate::trust::Trusts;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
     use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, block_on};

@@ -15,19 +15,17 @@ use crate::cli::server_options::ServerConfig;
 use crate::exit::{Exit, refused};
 use crate::memory::Memory;
 use crate::runtime_folder::RuntimeFolder;
+use crate::server::building::opening::StackOpener;
 use crate::server::building::{Builder, Built};
 use crate::server::devices::Devices;
 use crate::server::endpoints::{Endpoints, GUEST_BYTES};
 use crate::server::event::{Event, outcome};
-use crate::server::hosts;
-use crate::server::http;
-use crate::server::listening;
+use crate::server::listening::passed::Passed;
+use crate::server::listening::tls::Protection;
+use crate::server::listening::{self, hosts, http};
 use crate::server::mounting::{Mounting, Room};
-use crate::server::opening::StackOpener;
 use crate::server::own;
-use crate::server::passed::Passed;
-use crate::server::signals::Asked;
-use crate::server::tls::Protection;
+use crate::server::shutdown::signals::Asked;
 use crate::service;
 
 impl Server {

@@ -16,7 +16,7 @@ use spillway_io::nbd_device::NbdDevice;
 use super::row::shown_file;
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::RuntimeFolder;
-use crate::server::occupants;
+use crate::server::device::occupants;
 
 /// How long the kernel may take to write back and to let go of a block device, and the pause between two looks.
 const QUIET_PATIENCE: Duration = Duration::from_secs(60);

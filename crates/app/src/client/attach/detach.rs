@@ -18,7 +18,7 @@ use crate::client::listing::{no_device, row_of};
 use crate::client::program::run;
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::{RuntimeFolder, check_name};
-use crate::server::occupants;
+use crate::server::device::occupants;
 
 /// How long programs may take to end, or to give up a file, once the requests have failed that they waited for.
 const LETTING_GO_PATIENCE: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use spillway_core::{Attributes, Env, Error, Kind, Value};
 use spillway_export::Reserved;
 
 use crate::server::device::Device;
-use crate::server::occupants;
+use crate::server::device::occupants;
 
 /// How long clients that are leaving may be in the way: the kernel says later that a file was closed, and lets go of its mount later still;
 /// and the pause between two attempts.

@@ -10,7 +10,7 @@ use spillway_layers::stack::{Stack, StackConfig};
 
 use crate::address::Scheme;
 use crate::cli::distinct::InUse;
-use crate::server::remote;
+use crate::server::building::remote;
 use crate::trust::Trusts;
 
 /// Opens stacks.

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use spillway_core::{Error, Kind};
 
-use super::Server;
+use crate::server::Server;
 use crate::server::device::Device;
+use crate::server::device::occupants::{expect_detached, is_swap_of};
 use crate::server::event::Event;
-use crate::server::occupants::{expect_detached, is_swap_of};
 use crate::service;
 
 /// Pause between two looks whether something is still in use, once a signal has asked the server to stop.
 const FREE_PAUSE: Duration = Duration::from_millis(100);
 
 impl Server {
-    pub(super) fn unmount(&mut self) -> Result<(), Error> {
+    pub(in crate::server) fn unmount(&mut self) -> Result<(), Error> {
         if let Some(mounting) = &self.mounting {
             mounting.end()?;
         }
@@ -25,7 +25,7 @@ impl Server {
     }
 
     /// Unmounts once nothing below the mount is in use any more. A second signal ends the process; `signal` is the first, if there was one.
-    pub(super) fn unmount_in_time(&mut self, signal: Option<i32>) {
+    pub(in crate::server) fn unmount_in_time(&mut self, signal: Option<i32>) {
         let mut said = false;
         while let Err(error) = self.unmount() {
             if error.kind != Kind::Busy {
@@ -43,13 +43,13 @@ impl Server {
     }
 
     /// Unmounts; [`Kind::Busy`] while a device is attached.
-    pub(super) fn close_files(&mut self) -> Result<(), Error> {
+    pub(in crate::server) fn close_files(&mut self) -> Result<(), Error> {
         self.devices.all().iter().try_for_each(|device| expect_detached(device, &self.builder.folder))?;
         self.unmount()
     }
 
     /// Takes the file of a device away, and the mount with the last one; [`Kind::Busy`] while it is open, or the device is attached.
-    pub(super) fn close_file(&mut self, name: &str) -> Result<(), Error> {
+    pub(in crate::server) fn close_file(&mut self, name: &str) -> Result<(), Error> {
         expect_detached(&*self.devices.find(name)?, &self.builder.folder)?;
         match &self.mounting {
             Some(mounting) if self.devices.all().len() > 1 => mounting.remove(name),
@@ -58,14 +58,14 @@ impl Server {
     }
 
     /// Devices that the kernel swaps to.
-    pub(super) fn swap(&self) -> Vec<Arc<Device>> {
+    pub(in crate::server) fn swap(&self) -> Vec<Arc<Device>> {
         let folder = &self.builder.folder;
         self.devices.all().into_iter().filter(|device| is_swap_of(device, folder)).collect()
     }
 
     /// Puts the end off until the devices are detached that the kernel swaps to: what is swapped out would be lost. A second signal ends the
     /// process.
-    pub(super) fn wait_for_swapoff(&mut self, signal: Option<i32>, swap: Vec<Arc<Device>>) {
+    pub(in crate::server) fn wait_for_swapoff(&mut self, signal: Option<i32>, swap: Vec<Arc<Device>>) {
         if std::mem::replace(&mut self.leaves, true) {
             return;
         }
@@ -79,7 +79,7 @@ impl Server {
     }
 
     /// Looks again after a pause whether it may leave.
-    pub(super) fn look_again(&mut self, signal: Option<i32>, swap: Vec<Arc<Device>>) {
+    pub(in crate::server) fn look_again(&mut self, signal: Option<i32>, swap: Vec<Arc<Device>>) {
         assert!(!swap.is_empty(), "the end is put off for nothing");
         let (env, to_self) = (self.workers.env(), self.to_self.clone());
         self.spawn(move || async move {
