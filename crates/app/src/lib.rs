@@ -8,16 +8,13 @@
 //! | `client` | the commands that talk to running servers |
 //! | `doctor` | what of a host helps or hinders a server |
 //! | `runtime_folder`, `address` | where servers are found |
-//! | `cgroup` | limits of the cgroups |
-//! | `memory`, `log`, `words`, `plain`, `daemon` | budget, log, what is said beside it, and is safe for a terminal, `--background` |
-//! | `system`, `service`, `exit` | what a server asks of the system, and tells a service manager; exit codes |
+//! | `memory`, `log`, `words`, `plain` | budget, log, what is said beside it, and is safe for a terminal |
+//! | `system`, `exit` | what a server asks of the system: cgroups, `--background`, service managers; exit codes |
 #![forbid(unsafe_code)]
 
 mod address;
-mod cgroup;
 mod cli;
 mod client;
-mod daemon;
 mod doctor;
 mod exit;
 mod log;
@@ -27,7 +24,6 @@ mod runtime_folder;
 #[cfg(test)]
 mod scratch;
 mod server;
-mod service;
 mod system;
 mod trust;
 mod words;
@@ -46,6 +42,7 @@ use crate::cli::{Cli, Command};
 use crate::exit::Exit;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::shutdown::signals;
+use crate::system::daemon;
 
 /// The declarations of the options that every server has, for the manual.
 pub fn server_options() -> &'static [Spec] {

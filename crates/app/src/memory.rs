@@ -11,8 +11,8 @@ use spillway_core::{Budget, Charge};
 use spillway_export::nbd;
 use spillway_io::BULK_LEN;
 
-use crate::cgroup;
 use crate::exit::Failure;
+use crate::system::cgroup;
 
 /// Least budget in bytes: below it the buffers alone would not leave room for data.
 pub(crate) const BUDGET_BYTES_MIN: u64 = 32 << 20;

@@ -36,7 +36,8 @@ use crate::cli::plan::ServerPlan;
 use crate::exit::{Failure, refused};
 use crate::memory::Memory;
 use crate::runtime_folder::RuntimeFolder;
-use crate::{daemon, log, service, system, words};
+use crate::system::{self, daemon, service};
+use crate::{log, words};
 
 mod building;
 mod command;

@@ -1,8 +1,18 @@
 //! What a server asks of the system for its own process.
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `cgroup` | limits of the cgroups |
+//! | `daemon` | `--background` |
+//! | `service` | what a service manager hears |
 
 use spillway_core::Error;
 
 use crate::exit::{Failure, refused};
+
+pub(crate) mod cgroup;
+pub(crate) mod daemon;
+pub(crate) mod service;
 
 /// Each client takes a descriptor: takes as many as the system allows.
 pub(crate) fn raise_open_files() {

@@ -5,7 +5,7 @@ use spillway_io::{Driver, DriverChoice, Workers, WorkersOptions};
 
 use super::finding::Finding;
 use super::host::{Host, counted};
-use crate::cgroup;
+use crate::system::cgroup;
 
 /// From which version on a worker may interrupt other threads by a short scheduler slice.
 const SLICES: (u32, u32) = (6, 12);

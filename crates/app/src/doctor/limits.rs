@@ -4,8 +4,8 @@ use spillway_core::size::human;
 
 use super::finding::Finding;
 use super::host::{Host, counted, sized};
-use crate::cgroup;
 use crate::memory::Memory;
+use crate::system::cgroup;
 
 /// What a cgroup lets its processes use: microseconds of processor time in each period.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use spillway_core::size::human;
 
 use super::finding::Finding;
 use super::host::Host;
-use crate::cgroup;
 use crate::memory::{BUDGET_BYTES_MIN, Memory};
+use crate::system::cgroup;
 
 /// What a server may use beside its budget, in bytes.
 const BESIDE_BYTES: u64 = 64 << 20;

@@ -18,7 +18,7 @@ use crate::cli::plan::DevicePlan;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::device::{Changes, Device, Guest};
 use crate::server::listening;
-use crate::service::reported;
+use crate::system::service::reported;
 
 pub(super) mod opening;
 mod remote;

@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGTERM};
 use spillway_io::{Before, PASSED_VARIABLES, end_with_us};
 
 use crate::server::event::Event;
-use crate::service;
+use crate::system::service;
 
 /// How long it may take to end before the log says what is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ use spillway_io::Serving;
 use crate::server::device::Device;
 use crate::server::endpoints::{Front, NbdFront};
 use crate::server::event::ReplySender;
-use crate::service::{self, reported};
+use crate::system::service::{self, reported};
 
 mod leaving;
 pub(crate) mod signals;

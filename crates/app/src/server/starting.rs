@@ -26,7 +26,7 @@ use crate::server::listening::{self, hosts, http};
 use crate::server::mounting::{Mounting, Room};
 use crate::server::own;
 use crate::server::shutdown::signals::Asked;
-use crate::service;
+use crate::system::service;
 
 impl Server {
     /// Starts what `plan` says. The server's own thread asks itself by `to_self`.

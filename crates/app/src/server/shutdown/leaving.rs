@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::server::device::Device;
 use crate::server::device::occupants::{expect_detached, is_swap_of};
 use crate::server::event::Event;
-use crate::service;
+use crate::system::service;
 
 /// Pause between two looks whether something is still in use, once a signal has asked the server to stop.
 const FREE_PAUSE: Duration = Duration::from_millis(100);
