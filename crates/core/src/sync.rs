@@ -20,10 +20,6 @@
 //! | [`WaitList`] | any other condition |
 
 mod changes;
-#[cfg(feature = "shuttle")]
-mod checked;
-#[cfg(all(any(feature = "count-locks", debug_assertions), not(feature = "shuttle")))]
-mod counted;
 mod group_flush;
 mod marks;
 #[cfg(feature = "shuttle")]
@@ -33,8 +29,6 @@ mod range_set;
 mod room;
 mod semaphore;
 mod sticky_error;
-#[cfg(feature = "shuttle")]
-pub mod touched;
 mod wait_list;
 mod watermark;
 mod word_locks;
