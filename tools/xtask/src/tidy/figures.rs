@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::ops::AddAssign;
 
-use super::asserts::ASSERTS;
+use super::code::asserts::ASSERTS;
 use super::source::Source;
 use super::tree::Tree;
 

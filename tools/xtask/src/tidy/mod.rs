@@ -2,34 +2,34 @@
 //!
 //! A rule is a function from the [`Tree`] of the repository to its [`Finding`]s. The tree can be made of snippets, and
 //! each rule has a test with snippets that break it: a check that cannot fail is a defect.
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `tree`, `source`, `tokens` | what rules look at |
+//! | `finding` | what they find |
+//! | `structure`, `code`, `words`, `documents` | the rules |
+//! | `figures` | how large the code is |
 
-mod arrows;
-mod asserts;
-mod bodies;
-mod circles;
-mod doors;
-mod example;
+mod code;
+mod documents;
 mod figures;
 mod finding;
-mod heads;
-mod limits;
-mod marks;
-mod names;
-mod promises;
 mod source;
+mod structure;
 mod tokens;
 mod tree;
-mod unsafety;
-mod unused;
-mod unwraps;
-mod widths;
+mod words;
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use code::{asserts, doors, unsafety, unwraps};
+use documents::{example, promises};
 use finding::Finding;
+use structure::{arrows, circles, limits, unused};
 use tree::Tree;
+use words::{heads, marks, names, widths};
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 

@@ -3,15 +3,15 @@
 //! Looked at: files, modules, types, traits, macros and functions. Free are constants, which often carry a protocol's
 //! name; tests, whose names are sentences; and methods of implemented traits, whose names were chosen elsewhere.
 
-use super::finding::Finding;
-use super::source::Source;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::source::Source;
+use crate::tidy::tree::Tree;
 
 const EMPTY_WORDS: &[&str] =
     &["manager", "handler", "helper", "util", "misc", "inner", "impl", "data", "info", "process"];
 
 /// Rule: no empty word in a name.
-pub(super) fn words(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn words(tree: &Tree) -> Vec<Finding> {
     tree.sources.iter().flat_map(in_source).collect()
 }
 

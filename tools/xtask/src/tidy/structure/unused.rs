@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use toml::Value;
 
 use super::arrows::{dependencies, line_of, manifests, parsed};
-use super::finding::Finding;
-use super::tree::{Text, Tree};
+use crate::tidy::finding::Finding;
+use crate::tidy::tree::{Text, Tree};
 
 const ROOT: &str = "Cargo.toml";
 
 /// Rule: a package names its dependencies in its sources, and those of the workspace stand in the manifest of a package.
-pub(super) fn no_dependencies(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn no_dependencies(tree: &Tree) -> Vec<Finding> {
     let (mut found, mut wanted) = (Vec::new(), BTreeSet::new());
     for manifest in manifests(tree).filter(|manifest| manifest.path != ROOT) {
         for dependency in dependencies(tree, manifest) {

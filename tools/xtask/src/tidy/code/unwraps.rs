@@ -1,11 +1,11 @@
 //! Failures have a name: `unwrap` is for tests.
 
-use super::finding::Finding;
-use super::tokens;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::tokens;
+use crate::tidy::tree::Tree;
 
 /// Rule: no `.unwrap()` outside tests, also inside macros.
-pub(super) fn only_in_tests(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn only_in_tests(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for source in &tree.sources {
         for line in tokens::find(&source.tokens, ". unwrap ( )") {

@@ -1,9 +1,9 @@
 //! Where `unsafe` may stand, and which crates swear it off.
 
-use super::finding::Finding;
-use super::source::Source;
-use super::tokens;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::source::Source;
+use crate::tidy::tokens;
+use crate::tidy::tree::Tree;
 
 /// Crates whose root file forbids it.
 const SAFE_CRATES: &[&str] = &["core", "policy", "sim", "app", "export"];
@@ -25,7 +25,7 @@ const ALLOWED: &[&str] = &[
 ];
 
 /// Rule: `unsafe` stands in the listed places only.
-pub(super) fn places(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn places(tree: &Tree) -> Vec<Finding> {
     let is_outside = |source: &&Source| {
         !ALLOWED
             .iter()
@@ -41,7 +41,7 @@ fn in_source(source: &Source) -> Vec<Finding> {
 }
 
 /// Rule: a crate that needs no `unsafe` says so to the compiler.
-pub(super) fn forbidden(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn forbidden(tree: &Tree) -> Vec<Finding> {
     let root_of = |name: &str| {
         let roots = [format!("crates/{name}/src/lib.rs"), format!("crates/{name}/src/main.rs")];
         tree.sources.iter().filter(move |source| roots.contains(&source.path))

@@ -1,8 +1,8 @@
 //! Marks that unfinished or unportable work leaves in files, and words that are not plain.
 
-use super::finding::Finding;
-use super::tokens;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::tokens;
+use crate::tidy::tree::Tree;
 
 /// First folders of absolute paths that exist on one machine only.
 const HOMES: &[&str] = &["root", "home", "Users", "work", "workspace", "workspaces"];
@@ -21,14 +21,14 @@ const VAGUE: &[(&str, &str)] = &[
 const GAPS: &[&str] = &["todo !", "unimplemented !"];
 
 /// Rule: nothing committed depends on where a machine keeps its files.
-pub(super) fn machine_paths(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn machine_paths(tree: &Tree) -> Vec<Finding> {
     in_lines(tree, |line| {
         machine_path(line).map(|path| ("machine-path", format!("a path of one machine: {path}")))
     })
 }
 
 /// Rule: no work is left to do in committed files.
-pub(super) fn unfinished(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn unfinished(tree: &Tree) -> Vec<Finding> {
     let message = |what: &str| format!("`{what}`: finish it, or open an issue");
     let mut found = in_lines(tree, |line| {
         let mark = MARKS.iter().find(|mark| has_word(line, mark))?;
@@ -46,7 +46,7 @@ pub(super) fn unfinished(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Rule: prose names who does what, with the field's terms.
-pub(super) fn plain_words(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn plain_words(tree: &Tree) -> Vec<Finding> {
     in_lines(tree, |line| {
         let line = line.to_lowercase();
         let (word, plain) = VAGUE.iter().find(|(word, _)| has_word(&line, word))?;
@@ -91,7 +91,7 @@ fn has_word(line: &str, word: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn count(rule: super::super::Rule, path: &str, text: &str) -> usize {
+    fn count(rule: crate::tidy::Rule, path: &str, text: &str) -> usize {
         rule(&Tree::of(&[(path, text)])).len()
     }
 

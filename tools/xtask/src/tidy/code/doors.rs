@@ -1,8 +1,8 @@
 //! Locks and time come through one door each: core's `sync`, and `Env`.
 
-use super::finding::Finding;
-use super::tokens::Path;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::tokens::Path;
+use crate::tidy::tree::Tree;
 
 /// The module that hands out locks, and its part that counts them.
 const LOCK_DOOR: &[&str] =
@@ -12,7 +12,7 @@ const LOCK_DOOR: &[&str] =
 const TIMELESS: &[&str] = &["crates/core/", "crates/policy/", "crates/layers/", "crates/sim/"];
 
 /// Rule: only one module names locks of the standard library or another crate.
-pub(super) fn locks(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn locks(tree: &Tree) -> Vec<Finding> {
     let message = |path: &Path| format!("`{}`: take locks from spillway_core::sync", path.shown());
     let sources = tree.sources_in(&["crates/"]).filter(|source| !LOCK_DOOR.contains(&source.path.as_str()));
     let found = |path: &&Path| is_lock(path);
@@ -31,7 +31,7 @@ fn is_lock(path: &Path) -> bool {
 }
 
 /// Rule: what runs in the simulator never asks the real clock and never sleeps on it.
-pub(super) fn time(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn time(tree: &Tree) -> Vec<Finding> {
     let message = |path: &Path| format!("`{}`: time comes from Env", path.shown());
     tree.sources_in(TIMELESS)
         .flat_map(|source| source.paths.iter().filter(|path| is_clock(path)).map(move |path| (source, path)))
@@ -51,7 +51,7 @@ mod tests {
 
     const LAYER: &str = "crates/layers/src/a.rs";
 
-    fn count(rule: super::super::Rule, path: &str, text: &str) -> usize {
+    fn count(rule: crate::tidy::Rule, path: &str, text: &str) -> usize {
         rule(&Tree::of(&[(path, text)])).len()
     }
 

@@ -1,10 +1,10 @@
 //! Each file opens with what it is.
 
-use super::finding::Finding;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::tree::Tree;
 
 /// Rule: every Rust file begins with a `//!` comment.
-pub(super) fn present(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn present(tree: &Tree) -> Vec<Finding> {
     let has_head = |text: &str| {
         let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
         first.strip_prefix("//!").is_some_and(|rest| !rest.trim().is_empty())

@@ -10,9 +10,9 @@ use std::ops::RangeInclusive;
 use syn::spanned::Spanned;
 use syn::{Item, UseTree, Visibility};
 
-use super::finding::Finding;
-use super::source::Source;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::source::Source;
+use crate::tidy::tree::Tree;
 
 /// A module as its path from the root of the crate.
 type Module = Vec<String>;
@@ -21,7 +21,7 @@ type Module = Vec<String>;
 type Arrows = BTreeMap<usize, usize>;
 
 /// Rule: no circle of files within a crate, nor of what lies side by side in a folder: files, and folders with all they hold.
-pub(super) fn between_files(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn between_files(tree: &Tree) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
     for source in tree.sources.iter().filter(|source| !source.is_test) {
         if let Some((root, _)) = source.path.split_once("/src/") {

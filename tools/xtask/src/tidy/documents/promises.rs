@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::bodies::{Body, failing};
-use super::finding::Finding;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::tree::Tree;
 
 /// The file whose list items are promises, each with its proofs in brackets at its end.
 const PROMISES: &str = "SEMANTICS.md";
@@ -13,7 +13,7 @@ const PROMISES: &str = "SEMANTICS.md";
 const STACKS: &str = "tools/sim/src/stacks.rs";
 
 /// Rule: behind the first heading each item of the list has a proof, and each proof is there.
-pub(super) fn proofs(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn proofs(tree: &Tree) -> Vec<Finding> {
     let parsed: Vec<_> =
         tree.sources.iter().map(|source| (&*source.path, Body::all(&source.tokens))).collect();
     let bodies: Vec<&Body> = parsed.iter().flat_map(|(_, bodies)| bodies).collect();

@@ -1,12 +1,12 @@
 //! The width of prose.
 
-use super::finding::Finding;
-use super::tree::{Text, Tree};
+use crate::tidy::finding::Finding;
+use crate::tidy::tree::{Text, Tree};
 
 const COLUMNS_MAX: usize = 100;
 
 /// Rule: prose in Markdown fits its columns. Tables, code and the targets of links may be wider.
-pub(super) fn prose(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn prose(tree: &Tree) -> Vec<Finding> {
     tree.texts.iter().filter(|text| text.path.ends_with(".md")).flat_map(in_document).collect()
 }
 

@@ -1,8 +1,8 @@
 //! Asserts: code says what only a bug can break, often enough that a bug is seen where it is. What bytes from outside or the system can
 //! break is no assert, so that crates which mostly talk to these have fewer.
 
-use super::finding::Finding;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::tree::Tree;
 
 /// Crates, and the asserts wanted in a thousand lines of each, on in release.
 const CRATES: &[(&str, usize)] = &[
@@ -14,10 +14,10 @@ const CRATES: &[(&str, usize)] = &[
     ("crates/app/src/", 5),
 ];
 
-pub(super) const ASSERTS: &[&str] = &["assert ! (", "assert_eq ! (", "assert_ne ! ("];
+pub(crate) const ASSERTS: &[&str] = &["assert ! (", "assert_eq ! (", "assert_ne ! ("];
 
 /// Rule: a crate that has a thousand lines of code has so many asserts in them. Tests, comments and blank lines count for nothing.
-pub(super) fn enough(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn enough(tree: &Tree) -> Vec<Finding> {
     CRATES.iter().filter_map(|(folder, wanted)| in_crate(tree, folder, *wanted)).collect()
 }
 

@@ -11,7 +11,7 @@ const BEGIN: &str = "```diff\n";
 const END: &str = "```\n";
 
 /// Fails where the patch in the guide does not apply at `root`; git says why.
-pub(super) fn applies(root: &Path) -> Result<()> {
+pub(crate) fn applies(root: &Path) -> Result<()> {
     let guide = std::fs::read_to_string(root.join(GUIDE)).with_context(|| format!("cannot read {GUIDE}"))?;
     let patch =
         patch_in(&guide).with_context(|| format!("{GUIDE} has no example of a layer: a block of `diff`"))?;

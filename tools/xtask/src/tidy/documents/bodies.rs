@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::tokens::Token;
+use crate::tidy::tokens::Token;
 
 /// A function with a body.
 pub(super) struct Body<'a> {

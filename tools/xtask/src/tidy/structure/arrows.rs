@@ -5,8 +5,8 @@
 
 use toml::{Table, Value};
 
-use super::finding::Finding;
-use super::tree::{Text, Tree};
+use crate::tidy::finding::Finding;
+use crate::tidy::tree::{Text, Tree};
 
 /// Folder below `crates/` and what it may depend on. A crate that is not listed may depend on nothing of ours.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -35,7 +35,7 @@ pub(super) struct Dependency {
 }
 
 /// Rule: arrows between our crates.
-pub(super) fn between_crates(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn between_crates(tree: &Tree) -> Vec<Finding> {
     let ours = packages(tree);
     let mut found = Vec::new();
     for manifest in manifests(tree).filter(|manifest| manifest.path.starts_with("crates/")) {
@@ -59,7 +59,7 @@ fn is_allowed(folder: &str, allowed: &[&str], dependency: &Dependency) -> bool {
 }
 
 /// Rule: one crate names the runtime.
-pub(super) fn one_runtime(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn one_runtime(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for manifest in manifests(tree).filter(|manifest| !manifest.path.starts_with(RUNTIME_HOME)) {
         for dependency in dependencies(tree, manifest).iter().filter(|d| d.package.starts_with(RUNTIME)) {

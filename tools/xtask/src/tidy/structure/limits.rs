@@ -1,8 +1,8 @@
 //! Sizes of functions and files, and the list of reasons for exceptions.
 
-use super::finding::Finding;
-use super::source::Source;
-use super::tree::Tree;
+use crate::tidy::finding::Finding;
+use crate::tidy::source::Source;
+use crate::tidy::tree::Tree;
 
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 800;
@@ -27,7 +27,7 @@ struct Excess {
 }
 
 /// Rule: few files are long, so that each that becomes so is asked for its seam.
-pub(super) fn long_files(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn long_files(tree: &Tree) -> Vec<Finding> {
     let lines = |source: &Source| source.text.lines().count();
     let long: Vec<_> = tree.sources.iter().filter(|source| lines(source) > LONG_FILE_LINES).collect();
     let message = |source: &Source| {
@@ -41,7 +41,7 @@ pub(super) fn long_files(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Rule: nothing is over its size without a listed reason, and no reason outlives its excess.
-pub(super) fn sizes(tree: &Tree) -> Vec<Finding> {
+pub(crate) fn sizes(tree: &Tree) -> Vec<Finding> {
     let entries = entries(tree.text(REASONS));
     let excesses = excesses(tree);
     let is_listed = |excess: &Excess| entries.iter().any(|entry| entry.subject == excess.subject);

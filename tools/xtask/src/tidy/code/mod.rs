@@ -1,0 +1,6 @@
+//! Rules on what code may do where: asserts, locks and time, `unsafe`, `unwrap`.
+
+pub(super) mod asserts;
+pub(super) mod doors;
+pub(super) mod unsafety;
+pub(super) mod unwraps;
