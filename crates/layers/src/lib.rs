@@ -6,25 +6,19 @@
 
 mod blank;
 mod decisions;
-pub mod delay;
-pub mod fault;
 mod fenced;
 pub mod file;
 pub mod limits;
-pub mod memory;
-pub mod null;
 pub mod open_context;
 pub mod options;
 pub mod page_cache;
 pub mod passed;
-pub mod rate;
 mod signatures;
 mod sizes;
 mod slice;
+pub mod small;
 pub mod spill;
 pub mod stack;
-pub mod trace;
-pub mod volatile;
 #[cfg(test)]
 mod watched;
 pub mod write_cache;

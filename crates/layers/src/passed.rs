@@ -75,8 +75,8 @@ mod tests {
     use spillway_sim::world::World;
 
     use super::*;
-    use crate::delay::{self, Delay};
-    use crate::null::{self, Null};
+    use crate::small::delay::{self, Delay};
+    use crate::small::null::{self, Null};
 
     #[test]
     fn every_request_is_timed_and_bytes_count_by_direction() {

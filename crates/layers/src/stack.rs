@@ -22,7 +22,8 @@ use crate::limits::{self, Limits};
 use crate::open_context::{BackingDevice, Below, Open, OpenContext, OpenDevice};
 use crate::options::Options;
 use crate::passed::Passed;
-use crate::{delay, fault, file, memory, null, page_cache, rate, trace, volatile, write_cache, zram};
+use crate::small::{delay, fault, memory, null, rate, trace, volatile};
+use crate::{file, page_cache, write_cache, zram};
 
 /// The kinds over `$below`, one a line: the name that a configuration gives as `kind`, and what the rest of it says.
 macro_rules! kinds {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use spillway_core::{Answer, Attributes, BlockSize, Budget, Error, Kind, OpenStorage, Works};
 use spillway_layers::open_context::{BackingDevice, OpenContext};
+use spillway_layers::small::{delay, memory};
 use spillway_layers::stack::{LayerConfig, OriginConfig, Stack, StackConfig};
-use spillway_layers::{delay, memory};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::memory::VecRegions;
 use spillway_sim::world::World;

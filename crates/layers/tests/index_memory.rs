@@ -11,7 +11,7 @@ use spillway_core::{
     Request, Seam, Submission, Works,
 };
 use spillway_counting::{Bytes, Counting};
-use spillway_layers::null::{self, Null};
+use spillway_layers::small::null::{self, Null};
 use spillway_layers::write_cache::format::{self, Entry, FREE, Superblock};
 use spillway_layers::write_cache::{Config, WriteCache, attributes};
 use spillway_sim::world::World;

@@ -12,7 +12,7 @@ use spill_reader::reader;
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_core::{Answer, BlockDevice, Budget, IoBuf, Request, SECTOR};
-use spillway_layers::memory::{self, Memory};
+use spillway_layers::small::memory::{self, Memory};
 use spillway_layers::spill::format::Codec;
 use spillway_layers::spill::{Count, Location, Owner, Settings, Spilled, Store};
 use spillway_sim::world::World;

@@ -12,7 +12,8 @@ use spillway_core::random::Random;
 use spillway_core::{BlockDevice, Budget, Geometry, IoBuf, Op, Regions, Request, Seam, Submission, Works};
 use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::page_cache::PageCache;
-use spillway_layers::{null, page_cache, zram};
+use spillway_layers::small::null;
+use spillway_layers::{page_cache, zram};
 
 use crate::pages::{self, PAGE, Pages};
 use crate::results;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use spillway_core::{Answer, BlockDevice, Budget, IoBuf, Kind, Request, SECTOR};
-use spillway_layers::memory::{self, Memory};
+use spillway_layers::small::memory::{self, Memory};
 use spillway_layers::spill::format::{
     CheckpointEntry, Codec, FOOTER_LEN, Footer, Found, RECORD_LEN, Record, Superblock, UNIT, read_tail,
 };

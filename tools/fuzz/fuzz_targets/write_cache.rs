@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use spillway_core::{Answer, BlockDevice, BlockSize, Budget, IoBuf, Request, SECTOR, Seam, Works};
-use spillway_layers::memory::{self, Memory};
+use spillway_layers::small::memory::{self, Memory};
 use spillway_layers::write_cache::format::{ENTRY_LEN, Entry, Layout, SUPERBLOCK_LEN, Superblock};
 use spillway_layers::write_cache::{Config, OldCache, WriteCache};
 use spillway_sim::world::World;

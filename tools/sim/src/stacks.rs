@@ -1,9 +1,10 @@
 //! The stacks that are simulated: a table. A new layer is one row.
 
 use spillway_core::SECTOR;
+use spillway_layers::small::{delay, memory, rate, trace, volatile};
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::write_cache::{self, Ack, Mode, Placement};
-use spillway_layers::{delay, file, memory, page_cache, rate, trace, volatile, zram};
+use spillway_layers::{file, page_cache, zram};
 
 use crate::others::OTHERS;
 use crate::preset;

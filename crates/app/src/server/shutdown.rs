@@ -142,7 +142,7 @@ mod tests {
     use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, block_on};
     use spillway_export::Export;
     use spillway_io::{Workers, WorkersOptions};
-    use spillway_layers::null;
+    use spillway_layers::small::null;
     use spillway_layers::stack::{OriginConfig, StackConfig};
     use std::sync::mpsc;
 

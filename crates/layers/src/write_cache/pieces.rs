@@ -125,8 +125,8 @@ mod tests {
 
     /// A device that answers nothing.
     fn device() -> Seam {
-        let config = crate::null::Config { size: 1 << 20 };
-        Seam::new(crate::null::Null::new(&config).expect("a valid size"))
+        let config = crate::small::null::Config { size: 1 << 20 };
+        Seam::new(crate::small::null::Null::new(&config).expect("a valid size"))
     }
 
     #[test]

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use spillway_core::random::Random;
 use spillway_core::sync::Semaphore;
 use spillway_core::{Answer, BlockDevice, Env, Geometry, IoBuf, Op, Reply, Request, Seam, Submission};
-use spillway_layers::rate;
+use spillway_layers::small::rate;
 use spillway_layers::write_cache::{Config, WriteCache, attributes};
 
 use super::rig::{Bench, MIB, ORIGIN_BYTES, WRITE_BYTES, number, still};

@@ -12,8 +12,8 @@ use spillway_core::random::Random;
 use spillway_core::{Attributes, BlockDevice, Budget, IoBuf, Request, Seam, Works};
 use spillway_io::{FileOptions, Workers, WorkersOptions};
 use spillway_layers::file::File;
+use spillway_layers::small::{delay, null};
 use spillway_layers::write_cache::{Config, OldCache, WriteCache};
-use spillway_layers::{delay, null};
 
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const ORIGIN_BYTES: u64 = 8 << 30;

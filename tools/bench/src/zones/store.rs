@@ -13,7 +13,7 @@ use spillway_core::{
 };
 use spillway_io::{MmapRegions, Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, Cut, Division, Of2011, PageCache, attributes};
-use spillway_layers::{null, rate};
+use spillway_layers::small::{null, rate};
 
 use super::watch::{Look, chart, watch};
 use crate::results;

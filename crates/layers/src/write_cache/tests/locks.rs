@@ -4,7 +4,7 @@ use spillway_core::Works;
 use spillway_core::sync::locks_taken;
 
 use super::*;
-use crate::null::{self, Null};
+use crate::small::null::{self, Null};
 
 /// A cache over devices that answer at once and take no lock.
 fn at_once() -> (House, Arc<WriteCache>) {

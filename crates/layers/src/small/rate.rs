@@ -134,7 +134,7 @@ pub fn attributes(rate: Arc<Rate>) -> Table<Rate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{self, Memory};
+    use crate::small::memory::{self, Memory};
     use spillway_core::{Attributes, Budget, IoBuf, Op};
     use spillway_sim::world::World;
 

@@ -262,7 +262,7 @@ pub fn attributes(fault: Arc<Fault>) -> Table<Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::null::{self, Null};
+    use crate::small::null::{self, Null};
     use spillway_core::{Attributes, IoBuf};
     use spillway_sim::world::World;
 

@@ -101,7 +101,7 @@ pub fn attributes(delay: Arc<Delay>) -> Table<Delay> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::null::{self, Null};
+    use crate::small::null::{self, Null};
     use spillway_core::{Attributes, IoBuf};
     use spillway_sim::world::World;
 

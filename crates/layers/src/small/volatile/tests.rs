@@ -10,10 +10,10 @@ use spillway_sim::world::World;
 
 use super::blocks::ENTRY_COST;
 use super::{Config, Volatile, attributes};
-use crate::delay::{self, Delay};
-use crate::fault::{self, Fault, What};
-use crate::memory::{self, Memory};
 use crate::open_context::Below;
+use crate::small::delay::{self, Delay};
+use crate::small::fault::{self, Fault, What};
+use crate::small::memory::{self, Memory};
 
 const BLOCK: usize = 4096;
 

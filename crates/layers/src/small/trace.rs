@@ -272,9 +272,9 @@ pub fn attributes(trace: Arc<Trace>) -> Table<Trace> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delay::{self, Delay};
-    use crate::fault::{self, Fault};
-    use crate::null::{self, Null};
+    use crate::small::delay::{self, Delay};
+    use crate::small::fault::{self, Fault};
+    use crate::small::null::{self, Null};
     use spillway_core::{Attributes, IoBuf};
     use spillway_sim::world::World;
 
