@@ -5,9 +5,9 @@ use std::sync::Arc;
 use spillway_core::{IoBuf, Kind, mutant};
 
 use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
-use super::space::Taker;
+use super::segments::space::Taker;
+use super::segments::streams::{Claim, OpenSegment, Stream, tail_bytes};
 use super::store::{Count, Location, Owner, Spilled, Store};
-use super::streams::{Claim, OpenSegment, Stream, tail_bytes};
 
 /// Bytes of a batch in segments of the usual size.
 const BATCH_BYTES: usize = 1 << 20;

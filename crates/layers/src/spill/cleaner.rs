@@ -10,10 +10,10 @@ use spillway_core::{IoBuf, Kind, mutant};
 use super::batch::{Batch, batch_bytes};
 use super::format::{Codec, FOOTER_LEN, Footer, Layout, ROOM_MIN, Record, UNIT, read_tail};
 use super::reading::{READ_BYTES, span};
+use super::segments::space::Taker;
+use super::segments::streams::{Stream, tail_bytes, tail_len};
 use super::segments::{Look, State};
-use super::space::Taker;
 use super::store::{Count, Location, Owner, Spilled, Store};
-use super::streams::{Stream, tail_bytes, tail_len};
 
 /// Segments that are looked at before others have their turn.
 const LOOKS: u32 = 1 << 16;

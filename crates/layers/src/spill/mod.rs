@@ -24,22 +24,18 @@
 
 mod batch;
 mod cleaner;
-mod examining;
 pub mod format;
-mod keeping;
 mod length;
 mod opening;
 mod reading;
 mod segments;
 mod settings;
-mod space;
 mod stopping;
 mod store;
-mod streams;
 mod upkeep;
 
 pub use batch::Batch;
-pub use keeping::RecordVisitor;
+pub use opening::keeping::RecordVisitor;
 pub use reading::Pinned;
 pub use settings::{Keep, Settings};
 pub use stopping::Whole;

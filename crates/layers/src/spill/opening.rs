@@ -1,5 +1,8 @@
 //! How a spill file is opened: it begins empty, or with what it keeps.
 
+mod examining;
+pub(super) mod keeping;
+
 use std::sync::Arc;
 
 use spillway_core::stats::Counters;
@@ -10,17 +13,17 @@ use spillway_core::{
 
 use super::batch::{batch_bytes, batch_overhead};
 use super::cleaner::{cleaner_bytes, cleaner_overhead};
-use super::examining::{Taken, damaged, decode, look};
 use super::format::{CheckpointSpan, Found, Layout, State, Superblock, UNIT};
-use super::keeping::RecordVisitor;
 use super::length::Length;
 use super::reading::READ_BYTES;
 use super::segments::Segments;
+use super::segments::space::{Space, segments_min};
+use super::segments::streams::{Streams, tail_bytes};
 use super::settings::{Settings, codec_names};
-use super::space::{Space, segments_min};
 use super::store::{RoomWait, Store, Workspaces};
-use super::streams::{Streams, tail_bytes};
 use crate::file::File;
+use examining::{Taken, damaged, decode, look};
+use keeping::RecordVisitor;
 
 /// Ends of segments: two that are open, one that is opened, and two that are closed meanwhile.
 const TAILS: usize = 5;

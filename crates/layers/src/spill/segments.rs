@@ -12,6 +12,9 @@
 //! last record or pin changes the state in the same step, so there is one who frees it. It is punched while it is freeing and may be
 //! taken only then; the other way round its next user's data would be punched.
 
+pub(super) mod space;
+pub(super) mod streams;
+
 use spillway_core::mutant;
 use spillway_core::sync::{AtomicU32, AtomicU64, Ordering};
 

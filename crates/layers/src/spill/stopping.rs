@@ -12,10 +12,10 @@ use super::format::{
     self, CheckpointEntry, CheckpointSpan, Codec, Contents, FOOTER_LEN, Footer, Superblock, UNIT, read_tail,
 };
 use super::segments::State;
+use super::segments::space::Taker;
+use super::segments::streams::Stream;
 use super::settings::codec_names;
-use super::space::Taker;
 use super::store::{Location, Owner, Store};
-use super::streams::Stream;
 
 /// What a device is, every page of which is in its file.
 pub struct Whole {

@@ -9,9 +9,9 @@ use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace, mutant};
 
 use super::format::{Layout, Record, Superblock};
 use super::length::Length;
+use super::segments::space::Space;
+use super::segments::streams::{Streams, room_of};
 use super::segments::{Segments, State, ToFree};
-use super::space::Space;
-use super::streams::{Streams, room_of};
 
 /// Failed writes in a row after which nothing is written any more.
 const FAILURES_MAX: u32 = 8;

@@ -7,8 +7,8 @@ use spillway_core::{ByteRange, Kind, Op, Place, Request, mutant, task};
 
 use super::length::Length;
 use super::segments::ToFree;
+use super::segments::streams::{OpenSegment, Tail};
 use super::store::Store;
-use super::streams::{OpenSegment, Tail};
 
 /// Segments by which a file is made longer,
 const STEP: u64 = 64;

@@ -5,7 +5,7 @@
 
 use spillway_core::sync::{Marks, Mutex};
 
-use super::format::{CheckpointEntry, Layout, SEQS, UNIT};
+use crate::spill::format::{CheckpointEntry, Layout, SEQS, UNIT};
 
 /// Segments that only the cleaner and a checkpoint may take: a segment's live records fit one, and another is at hand while its
 /// readers have it still.
@@ -13,7 +13,7 @@ const CLEANER_RESERVE: u32 = 2;
 
 /// Who takes a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taker {
+pub(crate) enum Taker {
     Content,
     Cleaner,
     Checkpoint,
@@ -25,7 +25,7 @@ struct State {
 }
 
 /// The free segments of a file.
-pub(super) struct Space {
+pub(crate) struct Space {
     free: Marks,
     checkpoint: u32,
     state: Mutex<State>,
@@ -33,7 +33,7 @@ pub(super) struct Space {
 
 impl Space {
     /// All segments of `layout`.
-    pub(super) fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         let free = Marks::new(layout.segments.into());
         (0..layout.segments.into()).for_each(|segment| free.mark(segment));
         let state = Mutex::new(State { count: layout.segments, next_seq: 1 });
@@ -41,7 +41,7 @@ impl Space {
     }
 
     /// Bytes of memory for so many segments.
-    pub(super) fn bytes(segments: u32) -> u64 {
+    pub(crate) fn bytes(segments: u32) -> u64 {
         Marks::bytes(segments.into())
     }
 
@@ -54,18 +54,18 @@ impl Space {
     }
 
     /// Whether `taker` would find a segment.
-    pub(super) fn has_room(&self, taker: Taker) -> bool {
+    pub(crate) fn has_room(&self, taker: Taker) -> bool {
         self.state.lock().count > self.reserve(taker)
     }
 
     /// Segments that new content may take.
-    pub(super) fn for_content(&self) -> u32 {
+    pub(crate) fn for_content(&self) -> u32 {
         self.state.lock().count.saturating_sub(self.reserve(Taker::Content))
     }
 
     /// Takes the lowest free segment, so that a file is no longer than it has to be, and the next sequence number. One that is `avoided` is
     /// taken where there is no other.
-    pub(super) fn take(&self, taker: Taker, avoided: impl Fn(u64) -> bool) -> Option<(u32, u64)> {
+    pub(crate) fn take(&self, taker: Taker, avoided: impl Fn(u64) -> bool) -> Option<(u32, u64)> {
         let mut state = self.state.lock();
         if state.count <= self.reserve(taker) {
             return None;
@@ -83,19 +83,19 @@ impl Space {
     }
 
     /// Takes a segment that was there when the file was opened.
-    pub(super) fn restore(&self, segment: u32) {
+    pub(crate) fn restore(&self, segment: u32) {
         assert!(self.free.has(segment.into()), "segment {segment} is there once");
         self.free.unmark(segment.into());
         self.state.lock().count -= 1;
     }
 
     /// Numbers the segments that are opened from `seq` on.
-    pub(super) fn number_from(&self, seq: u64) {
+    pub(crate) fn number_from(&self, seq: u64) {
         self.state.lock().next_seq = seq;
     }
 
     /// Gives back a segment that `end` makes free, in one step for who looks at both.
-    pub(super) fn give(&self, segment: u32, end: impl FnOnce()) {
+    pub(crate) fn give(&self, segment: u32, end: impl FnOnce()) {
         let mut state = self.state.lock();
         end();
         assert!(!self.free.has(segment.into()), "segment {segment} is given back once");
@@ -104,7 +104,7 @@ impl Space {
     }
 
     /// Asserts that the free segments are those that `is_free`, while nobody takes or gives any.
-    pub(super) fn verify(&self, segments: u32, is_free: impl Fn(u32) -> bool) {
+    pub(crate) fn verify(&self, segments: u32, is_free: impl Fn(u32) -> bool) {
         let set = |segment: u32| self.free.has(segment.into());
         let free =
             (0..segments).filter(|&segment| set(segment)).inspect(|&segment| assert!(is_free(segment)));
@@ -122,7 +122,7 @@ fn checkpoint_segments(layout: &Layout) -> u32 {
 }
 
 /// The fewest segments of a file: those in reserve, two open ones, one that is closed and one that is free.
-pub(super) fn segments_min(shift: u32) -> u32 {
+pub(crate) fn segments_min(shift: u32) -> u32 {
     CLEANER_RESERVE + checkpoint_segments(&Layout { shift, segments: 8 }) + 4
 }
 

@@ -3,10 +3,10 @@
 use spillway_core::size::human;
 use spillway_core::{ByteRange, Error, Kind, Request, Seam, Workspace};
 
-use super::format::{CODEC_NAME_LEN, CODECS, Found, Layout, State, Superblock, UNIT, copy_offset};
-use super::settings::{Keep, Settings, codec_names};
 use crate::blank;
 use crate::signatures::Scan;
+use crate::spill::format::{CODEC_NAME_LEN, CODECS, Found, Layout, State, Superblock, UNIT, copy_offset};
+use crate::spill::settings::{Keep, Settings, codec_names};
 
 /// Bytes besides both ends that are looked at, of those that are stored, before a file is taken for blank.
 const LOOKED_AT: u64 = 64 << 20;
@@ -84,7 +84,7 @@ async fn take(
             "give another one, or --force, which empties it",
         ),
         Found::Version(version) => {
-            let known = super::format::VERSION;
+            let known = crate::spill::format::VERSION;
             let what =
                 format!("the spill file has version {version}, but only version {known} is known here");
             Refusal::new(Kind::Invalid, what, "--force empties it")

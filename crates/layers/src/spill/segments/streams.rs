@@ -7,23 +7,25 @@
 use spillway_core::IoBuf;
 use spillway_core::sync::Mutex;
 
-use super::format::{Contents, FOOTER_LEN, Footer, Layout, RECORD_LEN, ROOM_MIN, Record, UNIT, finish_tail};
 use super::space::Taker;
+use crate::spill::format::{
+    Contents, FOOTER_LEN, Footer, Layout, RECORD_LEN, ROOM_MIN, Record, UNIT, finish_tail,
+};
 
 /// Room that a record of `len` bytes takes, its part of the summary included.
-pub(super) fn room_of(len: usize) -> u32 {
+pub(crate) fn room_of(len: usize) -> u32 {
     (len + RECORD_LEN).max(ROOM_MIN) as u32
 }
 
 /// Who writes to an open segment. Each has its own, so that a slot's contents are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Content,
     Cleaner,
 }
 
 impl Stream {
-    pub(super) const fn taker(self) -> Taker {
+    pub(crate) const fn taker(self) -> Taker {
         match self {
             Stream::Content => Taker::Content,
             Stream::Cleaner => Taker::Cleaner,
@@ -32,9 +34,9 @@ impl Stream {
 }
 
 /// A segment that is written to.
-pub(super) struct OpenSegment {
-    pub(super) segment: u32,
-    pub(super) seq: u64,
+pub(crate) struct OpenSegment {
+    pub(crate) segment: u32,
+    pub(crate) seq: u64,
     /// Where the next claim begins, in whole units.
     data_end: usize,
     records: usize,
@@ -47,7 +49,7 @@ pub(super) struct OpenSegment {
 
 impl OpenSegment {
     /// `tail` holds the summary and the footer at their largest: [`tail_bytes`].
-    pub(super) fn new(segment: u32, seq: u64, tail: IoBuf) -> Self {
+    pub(crate) fn new(segment: u32, seq: u64, tail: IoBuf) -> Self {
         Self { segment, seq, data_end: 0, records: 0, room: 0, claims: 0, tail }
     }
 
@@ -83,7 +85,7 @@ impl OpenSegment {
     }
 
     /// The end of the segment as it is to be written.
-    pub(super) fn into_tail(mut self, low_uuid: u64) -> Tail {
+    pub(crate) fn into_tail(mut self, low_uuid: u64) -> Tail {
         assert_eq!(self.claims, 0, "segment {} is closed after its last claim", self.segment);
         let footer = Footer {
             low_uuid,
@@ -101,37 +103,37 @@ impl OpenSegment {
 }
 
 /// The end of a segment that is full.
-pub(super) struct Tail {
-    pub(super) segment: u32,
-    pub(super) seq: u64,
-    pub(super) buf: IoBuf,
+pub(crate) struct Tail {
+    pub(crate) segment: u32,
+    pub(crate) seq: u64,
+    pub(crate) buf: IoBuf,
 }
 
 /// Bytes of the end of a segment with so many records, in whole units.
-pub(super) const fn tail_len(records: usize) -> usize {
+pub(crate) const fn tail_len(records: usize) -> usize {
     (records * RECORD_LEN + FOOTER_LEN).next_multiple_of(UNIT)
 }
 
 /// Bytes of the longest end of a segment.
-pub(super) const fn tail_bytes(layout: &Layout) -> usize {
+pub(crate) const fn tail_bytes(layout: &Layout) -> usize {
     tail_len(layout.records_max())
 }
 
 /// A stretch of an open segment.
 #[derive(Debug)]
-pub(super) struct Claim {
-    pub(super) segment: u32,
-    pub(super) seq: u64,
+pub(crate) struct Claim {
+    pub(crate) segment: u32,
+    pub(crate) seq: u64,
     /// Its first byte in the segment.
-    pub(super) at: usize,
+    pub(crate) at: usize,
     /// Records that fit.
-    pub(super) count: usize,
+    pub(crate) count: usize,
     /// Bytes of these.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// Bytes that fill up the last unit.
-    pub(super) pad: usize,
+    pub(crate) pad: usize,
     /// Room of the records, the pad apart.
-    pub(super) room: u32,
+    pub(crate) room: u32,
     /// Place of the first record in the summary.
     first: usize,
 }
@@ -159,11 +161,11 @@ struct State {
 
 /// The segments of a file that are written to.
 #[derive(Default)]
-pub(super) struct Streams(Mutex<State>);
+pub(crate) struct Streams(Mutex<State>);
 
 impl Streams {
     /// Claims a stretch for as many of the next records as fit; `None` where not one does, or no segment is open.
-    pub(super) fn claim(
+    pub(crate) fn claim(
         &self,
         layout: &Layout,
         stream: Stream,
@@ -178,7 +180,7 @@ impl Streams {
 
     /// Ends a claim. True where its segment is to be closed now.
     #[must_use]
-    pub(super) fn end(&self, claim: &Claim, records: impl Iterator<Item = Record>) -> bool {
+    pub(crate) fn end(&self, claim: &Claim, records: impl Iterator<Item = Record>) -> bool {
         let mut state = self.0.lock();
         let State { open, sealed, .. } = &mut *state;
         let mut all = open.iter_mut().flatten().chain(sealed);
@@ -194,7 +196,7 @@ impl Streams {
 
     /// Puts `next` in place of the open segment of `stream`, which is sealed. True where it is to be closed now.
     #[must_use]
-    pub(super) fn replace(&self, stream: Stream, next: Option<OpenSegment>) -> bool {
+    pub(crate) fn replace(&self, stream: Stream, next: Option<OpenSegment>) -> bool {
         let mut state = self.0.lock();
         let before = std::mem::replace(&mut state.open[stream as usize], next);
         let idle = before.as_ref().is_some_and(|before| before.claims == 0);
@@ -203,7 +205,7 @@ impl Streams {
     }
 
     /// Takes a sealed segment that nobody writes to: the caller closes it, then calls [`Streams::closed`].
-    pub(super) fn next_to_close(&self) -> Option<OpenSegment> {
+    pub(crate) fn next_to_close(&self) -> Option<OpenSegment> {
         let mut state = self.0.lock();
         let idle = state.sealed.iter().position(|sealed| sealed.claims == 0)?;
         state.closing += 1;
@@ -211,7 +213,7 @@ impl Streams {
     }
 
     /// A segment was closed, or its end written again; its end is `owed` where that found no room.
-    pub(super) fn closed(&self, owed: Option<Tail>) {
+    pub(crate) fn closed(&self, owed: Option<Tail>) {
         let mut state = self.0.lock();
         assert!(state.closing > 0, "a segment is closed that was not taken for that");
         state.closing -= 1;
@@ -219,26 +221,26 @@ impl Streams {
     }
 
     /// Whether a segment is sealed and not closed yet, or an owed end is to be written again.
-    pub(super) fn are_closing(&self) -> bool {
+    pub(crate) fn are_closing(&self) -> bool {
         let state = self.0.lock();
         state.closing > 0 || !state.sealed.is_empty() || !state.again.is_empty()
     }
 
     /// Whether an end of a segment found no room.
-    pub(super) fn owe(&self) -> bool {
+    pub(crate) fn owe(&self) -> bool {
         !self.0.lock().owed.is_empty()
     }
 
     /// Has the upkeep write the ends again that are owed. True where there are some.
     #[must_use]
-    pub(super) fn retry_owed(&self) -> bool {
+    pub(crate) fn retry_owed(&self) -> bool {
         let state = &mut *self.0.lock();
         state.again.append(&mut state.owed);
         !state.again.is_empty()
     }
 
     /// Takes an end that is to be written again: the caller writes it, then calls [`Streams::closed`].
-    pub(super) fn next_again(&self) -> Option<Tail> {
+    pub(crate) fn next_again(&self) -> Option<Tail> {
         let mut state = self.0.lock();
         let tail = state.again.pop()?;
         state.closing += 1;

@@ -2,12 +2,12 @@
 
 use spillway_core::{Kind, WorkKind, Works};
 
-use super::batch::batch_bytes;
-use super::format::{
+use crate::spill::batch::batch_bytes;
+use crate::spill::format::{
     CheckpointEntry, CheckpointSpan, Codec, Contents, FOOTER_LEN, Footer, SEQS, UNIT, read_tail,
 };
-use super::segments::State;
-use super::store::{Count, Location, Spilled, Store};
+use crate::spill::segments::State;
+use crate::spill::store::{Count, Location, Spilled, Store};
 
 /// Is handed each record that the file keeps. [`Kind::Corrupt`] where it cannot be one of the device's; any other error is that of memory.
 pub type RecordVisitor<'a> = &'a mut dyn FnMut(Spilled) -> Result<(), Kind>;
