@@ -1,8 +1,5 @@
 //! The write cache over two simulated disks: drains, stops, and what it says of itself.
 
-mod opening;
-mod recovering;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,25 +12,22 @@ use spillway_sim::world::World;
 use super::*;
 use crate::file::File;
 
-mod ages;
 mod bad_blocks;
 mod bypass;
 mod clearing;
 mod committer;
 mod discards;
-mod ending;
 mod format;
-mod growing;
 mod index;
 #[cfg(all(debug_assertions, not(feature = "shuttle")))]
 mod locks;
 mod looks;
 mod memory;
+mod opening;
 mod progress;
-mod reads;
-mod restart;
 mod room;
 mod units;
+mod writeback;
 
 const BLOCK: usize = 4096;
 

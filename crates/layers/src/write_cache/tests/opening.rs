@@ -5,6 +5,10 @@ use spillway_core::Writers;
 use super::*;
 use crate::write_cache::format::{Entry, Layout, Superblock};
 
+mod growing;
+mod recovering;
+mod restart;
+
 const MIB: u64 = 1 << 20;
 
 /// The whole content of a disk.
