@@ -19,27 +19,20 @@ use super::pool::cell::SlotIndex;
 use super::slots::mark::Slot;
 use super::*;
 
-pub(super) mod attaching;
 mod attributes;
 mod block_state;
-pub(super) mod copies;
 mod deferring;
 mod ending;
-mod keeping;
 pub(super) mod lending;
+pub(super) mod memory;
 mod on_disk;
 pub(super) mod parallel;
-pub(super) mod pressure;
 mod progress;
 mod recompressing;
-mod relief;
 mod rest;
-pub(super) mod returning;
-mod rot;
 pub(super) mod second_chance;
-mod shared_budget;
 mod slices;
-mod spilling;
+pub(super) mod spilling;
 
 pub(super) use parallel::Idle;
 

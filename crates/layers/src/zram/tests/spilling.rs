@@ -5,8 +5,13 @@ use spillway_sim::disk::{Latency, Medium, Plan};
 use super::on_disk::{SHIFT, Spilling, config, content, medium, open, spilling, spilling_to};
 use super::*;
 
+pub(in crate::zram) mod attaching;
+mod copies;
 mod elsewhere;
 mod errors;
+mod keeping;
+pub(in crate::zram) mod returning;
+mod rot;
 
 #[test]
 fn what_was_written_back_reads_as_it_was_and_its_memory_is_free() {

@@ -1,7 +1,9 @@
 //! Deliberate defects that a test on one thread notices, run by the checker of threads because its build has them.
 
 use super::*;
-use crate::zram::tests::{attaching, lending, parallel, pressure, returning, second_chance};
+use crate::zram::tests::memory::pressure;
+use crate::zram::tests::spilling::{attaching, returning};
+use crate::zram::tests::{lending, parallel, second_chance};
 
 /// One order is all there is; the checker makes half as many by each of its ways.
 const ORDERS: usize = 2;

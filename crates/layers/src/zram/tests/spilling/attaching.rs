@@ -4,7 +4,7 @@ use spillway_core::sync::Semaphore;
 use spillway_core::{BlockSize, OpenStorage, SECTOR};
 use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
-use super::on_disk::{Spilling, config, content, medium, open, open_in, spilling};
+use super::super::on_disk::{Spilling, config, content, medium, open, open_in, spilling};
 use super::*;
 
 /// A device whose files are `/there` and `/other`, each for one user at a time. `/small` is too small, `/foreign` holds something else, and
@@ -21,7 +21,7 @@ fn device_behind(gate: &Arc<Semaphore>, config: Config, latency: Latency) -> Spi
         Arc::new(Disk::new(world.clone(), medium, BlockSize::PAGE, plan, seed))
     };
     let (there, other) = (disk(medium(100), 1), disk(medium(100), 2));
-    let killed = spilling(super::on_disk::config(), medium(100)).cut();
+    let killed = spilling(super::super::on_disk::config(), medium(100)).cut();
     let foreign = Medium::of(101 << 16, |_| [7; SECTOR as usize]);
     let files = [
         ("/there", there.clone()),
@@ -189,7 +189,7 @@ fn a_file_that_is_opened_while_its_device_is_stopped_is_free_again() {
         drop(device.table.store("disksize", "4M"));
         (0..turns).for_each(|_| _ = device.world.turn());
         let left = device.stop();
-        let again = open("ram0", super::on_disk::config(), left, Plan::default());
+        let again = open("ram0", super::super::on_disk::config(), left, Plan::default());
         assert!(again.is_ok(), "after {turns} turns: {}", again.err().expect("it is refused"));
     }
 }

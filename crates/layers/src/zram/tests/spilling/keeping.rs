@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use spillway_core::Suspend;
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
 
-use super::on_disk::{SHIFT, Spilling, config, content, medium, open, spilling, spilling_by, spilling_to};
-use super::recompressing::digits;
+use super::super::on_disk::{
+    SHIFT, Spilling, config, content, medium, open, spilling, spilling_by, spilling_to,
+};
+use super::super::recompressing::digits;
 use super::*;
 
 /// What slots hold; nothing is there for those that read as zeroes.

@@ -1,6 +1,6 @@
 //! Pages that came back and keep their records: they leave again without being written, unless they were written meanwhile.
 
-use super::on_disk::{SHIFT, Spilling, config, content, medium, spilling, spilling_by, spilling_to};
+use super::super::on_disk::{SHIFT, Spilling, config, content, medium, spilling, spilling_by, spilling_to};
 use super::*;
 use crate::spill::tests::stopping::reader;
 use spillway_sim::disk::{Effect, Fault, Latency, Plan};

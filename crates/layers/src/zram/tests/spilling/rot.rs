@@ -1,6 +1,6 @@
 //! A spill file that rots under a device.
 
-use super::on_disk::{SHIFT, Spilling, config, content, medium, spilling};
+use super::super::on_disk::{SHIFT, Spilling, config, content, medium, spilling};
 use super::*;
 
 const SLOTS: u64 = 120;

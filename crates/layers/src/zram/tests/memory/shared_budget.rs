@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 use spillway_core::Suspend;
 use spillway_sim::disk::Medium;
 
-use super::on_disk::{Spilling, config, medium, spilling};
+use super::super::on_disk::{Spilling, config, medium, spilling};
 use super::*;
 
 /// Pages that the first device holds in memory, none of which compresses.

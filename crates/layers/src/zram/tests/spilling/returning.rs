@@ -4,7 +4,7 @@ use spillway_core::Charge;
 
 use spillway_sim::disk::Latency;
 
-use super::on_disk::{Spilling, config, content, medium, spilling, spilling_to};
+use super::super::on_disk::{Spilling, config, content, medium, spilling, spilling_to};
 use super::*;
 
 fn raw(slot: u64, version: u64) -> Vec<u8> {

@@ -4,7 +4,7 @@ use spillway_policy::spill::REST;
 use spillway_policy::watermarks::Goal;
 use spillway_sim::disk::{Call, Effect, Fault, Latency, Medium, Plan};
 
-use super::on_disk::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
+use super::super::on_disk::{Spilling, config, content, medium, spilling, spilling_by, spilling_to};
 use super::*;
 use crate::writeback::{Source, Take};
 use crate::zram::pool::cell::Scratch;
