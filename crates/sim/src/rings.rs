@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use spillway_core::random::Random;
-use spillway_core::shared_memory::{EventOf, Host, NewQueue, SharedMemory};
+use spillway_core::shared_memory::{ConversationHost, EventOf, NewQueue, SharedMemory};
 use spillway_core::sync::Mutex;
 use spillway_core::{Env, Error, LocalFuture, Phase};
 
@@ -109,7 +109,7 @@ impl Rings {
         self.descriptor()
     }
 
-    /// What the last [`Host::create`] has made.
+    /// What the last [`ConversationHost::create`] has made.
     pub fn made(&mut self) -> Option<Arc<Memory>> {
         self.made.take()
     }
@@ -136,7 +136,7 @@ impl Rings {
     }
 }
 
-impl Host for Rings {
+impl ConversationHost for Rings {
     fn map(&mut self, _: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
         let memory = self.handed_over.pop_front().expect("memory is handed over with its descriptor");
         assert!(offset == 0 && memory.len() >= len, "{len} bytes of {}", memory.len());

@@ -12,7 +12,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
-use spillway_core::shared_memory::Response;
+use spillway_core::shared_memory::MessageResponse;
 use spillway_core::{Phase, Shutdown};
 
 use crate::runtime::op::{Awaited, Event, shortage_passes};
@@ -75,7 +75,10 @@ impl Wire {
     }
 
     /// Sends a message whole.
-    pub(super) async fn send(&self, Response { bytes, mut descriptor }: Response) -> Result<(), Gone> {
+    pub(super) async fn send(
+        &self,
+        MessageResponse { bytes, mut descriptor }: MessageResponse,
+    ) -> Result<(), Gone> {
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             match send_now(&self.socket, rest, descriptor.as_ref()) {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::storage::Connection;
+use spillway_core::storage::ConnectionStatus;
 use spillway_core::{
     Attribute, BlockDevice, Error, Grow, LocalFuture, Preset, Spec, Suspend, Table, Type, Unit, Value,
 };
@@ -124,7 +124,7 @@ struct Shown {
 }
 
 impl Shown {
-    fn connection(&self) -> Connection {
+    fn connection(&self) -> ConnectionStatus {
         self.file.backing.storage.connection()
     }
 }
@@ -143,7 +143,7 @@ static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(
         Spec::fact(
             "connection",
-            Type::Choice(Connection::STATES),
+            Type::Choice(ConnectionStatus::STATES),
             "How the origin is reached: local for a file or device of this host; up; reconnecting, while requests wait; failing, while \
              they fail; fenced, once another client has taken an RBD image over; full, while the server or pool refuses writes that need room",
         ),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use spillway_core::shared_memory::{EventOf, Host, Queue, SharedMemory};
+use spillway_core::shared_memory::{ConversationHost, EventOf, Queue, SharedMemory};
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use spillway_core::{Env, LocalFuture, Phase};
 

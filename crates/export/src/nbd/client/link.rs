@@ -6,7 +6,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
-use spillway_core::storage::Connection;
+use spillway_core::storage::ConnectionStatus;
 use spillway_core::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Changes, HeldRange, Mutex, Ordering, RangeSet, StickyError,
 };
@@ -109,13 +109,14 @@ impl Link {
     }
 
     /// How it is, for people.
-    pub(super) fn connection(&self) -> Connection {
+    pub(super) fn connection(&self) -> ConnectionStatus {
         let unflushed = self.journal.lock().bytes();
         let shown = self.health.connection(self.coarse_now());
         // How long that lasts counts from the loss on, also once calls fail.
-        let fails = self.is_failing() && shown.state == Connection::STATES[ServerState::Silent as usize];
-        let state = if fails { Connection::STATES[ServerState::Failing as usize] } else { shown.state };
-        Connection { state, unflushed, ..shown }
+        let fails =
+            self.is_failing() && shown.state == ConnectionStatus::STATES[ServerState::Silent as usize];
+        let state = if fails { ConnectionStatus::STATES[ServerState::Failing as usize] } else { shown.state };
+        ConnectionStatus { state, unflushed, ..shown }
     }
 
     /// It is lost, or there again.

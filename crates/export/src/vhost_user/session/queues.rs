@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::shared_memory::{Host, NewQueue, Response};
+use spillway_core::shared_memory::{ConversationHost, MessageResponse, NewQueue};
 use spillway_core::sync::{AtomicU32, Mutex, Ordering};
 use spillway_core::{Error, LocalFuture};
 
@@ -71,8 +71,8 @@ impl VhostUserSession {
     pub(super) fn stop_queue(
         &mut self,
         body: &[u8],
-        host: &mut dyn Host,
-    ) -> Result<LocalFuture<Response>, Error> {
+        host: &mut dyn ConversationHost,
+    ) -> Result<LocalFuture<MessageResponse>, Error> {
         let (index, _) = queue_state(body).ok_or_else(short)?;
         let queue = self.queue(index)?;
         queue.stopped = queue.running.take().or(queue.stopped.take());
@@ -82,7 +82,10 @@ impl VhostUserSession {
             stopped.await;
             let base = shared.map_or(known.into(), |shared| shared.base.load(Ordering::Acquire));
             let numbers = [index, base].map(u32::to_ne_bytes);
-            Response { bytes: answer(request::GET_VRING_BASE, numbers.as_flattened()), descriptor: None }
+            MessageResponse {
+                bytes: answer(request::GET_VRING_BASE, numbers.as_flattened()),
+                descriptor: None,
+            }
         }))
     }
 }

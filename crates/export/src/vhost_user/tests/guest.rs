@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use spillway_core::shared_memory::{EventOf, Host, NewQueue, SharedMemory};
+use spillway_core::shared_memory::{ConversationHost, EventOf, NewQueue, SharedMemory};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{Aligned, Error, LocalFuture};
 
@@ -265,7 +265,7 @@ pub(super) struct ToyHost {
     pub(super) woken: Vec<usize>,
 }
 
-impl Host for ToyHost {
+impl ConversationHost for ToyHost {
     fn map(&mut self, _: OwnedFd, _: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
         let known = self.heap.iter().chain(&self.made).find(|heap| heap.len() == len);
         match known {

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, Unit};
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, Permit, Semaphore};
 use spillway_core::{BlockDevice, Error, Geometry, Kind};
 
 use crate::file::File;
@@ -88,7 +88,7 @@ impl Attaching {
     }
 
     /// The turn, where nobody has it and no file waits.
-    pub(crate) fn try_turn(&self) -> Option<Unit<'_>> {
+    pub(crate) fn try_turn(&self) -> Option<Permit<'_>> {
         self.turn.try_hold().filter(|_| self.waiting().is_none())
     }
 

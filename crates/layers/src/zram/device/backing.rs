@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, RwLock, Semaphore, Unit, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Permit, RwLock, Semaphore, WaitList};
 use spillway_core::{Env, Error};
 
 use super::pressure::Pressure;
@@ -106,7 +106,7 @@ impl Backing {
     }
 
     /// From now on nothing is written back; what was under way has ended then.
-    pub(crate) async fn cease(&self) -> Unit<'_> {
+    pub(crate) async fn cease(&self) -> Permit<'_> {
         self.ending.store(true, Ordering::SeqCst);
         let turn = self.turn.hold().await;
         self.rest().await;

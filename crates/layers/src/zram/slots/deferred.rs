@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicU32, Marks, Ordering, RwLock, Semaphore, Unit};
+use spillway_core::sync::{AtomicU32, Marks, Ordering, Permit, RwLock, Semaphore};
 use spillway_core::{Budget, Charge, Kind, mutant};
 
 use super::blocks::PAGE_SLOTS;
@@ -150,7 +150,7 @@ impl Drop for Waiting<'_> {
 
 /// A way through all places. What it has not come to stays noted.
 pub(crate) struct Lap<'a> {
-    _turn: Unit<'a>,
+    _turn: Permit<'a>,
     deferred: &'a Deferred,
     /// The place to look for next.
     next: u64,
