@@ -13,7 +13,7 @@ use spillway_core::sync::{
 };
 use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Works, Workspace};
 use spillway_policy::dirty_regions::{RegionNumber, Stamp};
-use spillway_policy::zones::Attempt;
+use spillway_policy::zones::ZoneAttempt;
 
 use super::config::{Mode, Settings};
 use super::folios::places::{ORDERS, Places};
@@ -160,9 +160,9 @@ impl Core {
             return self.frame_of_2011(shard, order, slice, Some(percent));
         }
         let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone, attempt| match attempt {
-            Attempt::Spare => self.take(shard, zone, order),
-            Attempt::Reclaim => self.evict_directly(shard, zone, order, slice),
-            Attempt::Fallback => {
+            ZoneAttempt::Spare => self.take(shard, zone, order),
+            ZoneAttempt::Reclaim => self.evict_directly(shard, zone, order, slice),
+            ZoneAttempt::Fallback => {
                 let free = self.take(shard, zone, order);
                 free.or_else(|| self.evict_directly(shard, zone, order, slice))
             }

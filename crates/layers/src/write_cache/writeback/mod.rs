@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use spillway_core::sync::Room;
 use spillway_core::{IoBuf, Kind, LocalFuture, Op, Request, mutant};
 use spillway_policy::islands::{self, Neighbour};
-use spillway_policy::lap::{End, Lap};
+use spillway_policy::lap::{Lap, LapEnd};
 use spillway_policy::watermarks::{Goal, free_at};
 
 use super::committer::Committer;
@@ -238,11 +238,13 @@ impl Core {
         let end = lap.end(self.journal.committed().0, before);
         self.laps.end(lap.laps());
         match end {
-            End::Nothing { skipped } => Next::Nothing { skipped },
-            End::Again if idle && mutant::on("write_cache: a lap that began before a commit is the last") => {
+            LapEnd::Nothing { skipped } => Next::Nothing { skipped },
+            LapEnd::Again
+                if idle && mutant::on("write_cache: a lap that began before a commit is the last") =>
+            {
                 Next::Nothing { skipped: false }
             }
-            End::Again => Next::Later,
+            LapEnd::Again => Next::Later,
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::{Env, Place, mutant};
-use spillway_policy::compaction::{self, Compaction, Load};
+use spillway_policy::compaction::{self, Compaction, PoolLoad};
 
 use super::slices::Caller;
 use crate::zram::device::compactor::Compactor;
@@ -64,10 +64,10 @@ impl Core {
         (self.table.tally.changes(), self.table.holdings().object_bytes)
     }
 
-    pub(crate) fn pool_load(&self, busy: bool) -> Load {
+    pub(crate) fn pool_load(&self, busy: bool) -> PoolLoad {
         let held = self.table.holdings();
         let taken_bytes = self.budget.used() + self.pages.borrowed();
-        Load { object_bytes: held.object_bytes, taken_bytes, busy }
+        PoolLoad { object_bytes: held.object_bytes, taken_bytes, busy }
     }
 
     async fn look(&self, quiet: u32) {
