@@ -27,7 +27,7 @@ use anyhow::{Context, Result};
 use spillway_core::{Charge, Error, Job, Kind, Place, block_on};
 use spillway_export::Reserved;
 use spillway_export::control::added_name;
-use spillway_io::{Before, Limits, Workers};
+use spillway_io::{Before, ConnectionLimits, Workers};
 
 use crate::cli::plan::ServerPlan;
 use crate::exit::{Failure, refused};
@@ -161,7 +161,10 @@ impl Server {
         }
         let device = match own {
             Some((listener, charge)) => {
-                let limits = Limits { connections_max: ADDED_CONNECTIONS_MAX, ..Limits::default() };
+                let limits = ConnectionLimits {
+                    connections_max: ADDED_CONNECTIONS_MAX,
+                    ..ConnectionLimits::default()
+                };
                 let device = self.endpoints.serve_alone(built, listener, &self.workers, limits)?;
                 Device { _connections: Some(charge), ..device }
             }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result};
-use spillway_io::Access;
+use spillway_io::SocketAccess;
 use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::{limits, page_cache, zram};
@@ -162,7 +162,7 @@ impl ServerPlan {
     /// Refuses a socket for others in the runtime folder `folder`, and a mount over the server's sockets, there or where they are asked
     /// for: no client would find them.
     pub(crate) fn check_sockets(&self, folder: &RuntimeFolder) -> Result<()> {
-        let Access { mode, group } = self.server.socket_access(self.guests().next().is_some())?;
+        let SocketAccess { mode, group } = self.server.socket_access(self.guests().next().is_some())?;
         let sockets =
             || self.server.socket.as_deref().into_iter().chain(self.guests().map(|guest| &*guest.path));
         for socket in sockets() {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use spillway_core::buffer::Buffers;
 use spillway_core::{Attribute, Attributes, Budget, Spec, Table, Unit, Value};
-use spillway_io::{Allowed, Peers};
+use spillway_io::{AllowedNetworks, Peers};
 
 use crate::memory::Memory;
 
@@ -15,7 +15,7 @@ struct Own {
     memory: Memory,
     buffers: Buffers,
     workers: usize,
-    hosts: Arc<Allowed>,
+    hosts: Arc<AllowedNetworks>,
     peers: Arc<Peers>,
     start: Instant,
 }
@@ -29,7 +29,7 @@ pub(crate) fn attributes(
     memory: Memory,
     buffers: Buffers,
     workers: usize,
-    hosts: Arc<Allowed>,
+    hosts: Arc<AllowedNetworks>,
     peers: Arc<Peers>,
 ) -> Arc<dyn Attributes> {
     Arc::new(Table::new(

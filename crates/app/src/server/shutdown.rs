@@ -11,7 +11,7 @@
 //! | close | writing back and reading ahead, as far as disks answer; a lock that keeps other hosts out is given back |
 //!
 //! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal alone.
-//! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::Limits::stop_grace).
+//! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::ConnectionLimits::stop_grace).
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_core::{Aligned, Budget, Charge, Error, Job, Place, block_on};
-use spillway_io::{Allowed, Limits, Listener, OnFailure, Peers, Workers, WorkersOptions};
+use spillway_io::{AllowedNetworks, ConnectionLimits, Listener, OnFailure, Peers, Workers, WorkersOptions};
 
 use super::Server;
 use crate::cli::plan::{DevicePlan, ServerPlan};
@@ -103,7 +103,7 @@ impl Server {
         plan: ServerPlan,
         claims: Vec<Listener>,
         passed: Passed,
-        hosts: Arc<Allowed>,
+        hosts: Arc<AllowedNetworks>,
     ) -> Result<()> {
         let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
         let budget = self.builder.opening.budget();
@@ -164,7 +164,7 @@ impl Server {
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let all = self.memory.connections_max(protection.connection_bytes());
         let connections_max = (all / endpoints).max(1);
-        let limits = Limits { connections_max, ..Limits::default() };
+        let limits = ConnectionLimits { connections_max, ..ConnectionLimits::default() };
         let built = self.build_all(plans)?;
         if let Some(listener) = shared {
             let devices = self.endpoints.serve_together(built, listener, &self.workers, limits)?;

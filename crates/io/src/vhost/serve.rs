@@ -23,7 +23,7 @@ use crate::net::serve::await_connection;
 use crate::net::socket::Listener;
 use crate::runtime::env::yield_now;
 use crate::runtime::op::shortage_passes;
-use crate::runtime::pool::Pool;
+use crate::runtime::pool::ThreadPool;
 use crate::runtime::workers::Workers;
 
 /// Messages of a front end before other tasks get their turn.
@@ -34,7 +34,7 @@ pub type NewConversation = Arc<dyn Fn() -> Box<dyn Conversation> + Send + Sync>;
 
 /// What the task of a device and its owner share.
 struct VhostState {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     /// The device, for words to people.
     name: String,
     shutdown: Arc<Shutdown>,
