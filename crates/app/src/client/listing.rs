@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use spillway_export::control::{DeviceRow, Operation, Reply};
+use spillway_export::control::{ControlReply, DeviceRow, Operation};
 
 use super::connection::{Connection, is_silence, unexpected};
 use crate::exit::{Exit, Failure};
@@ -139,7 +139,7 @@ impl Servers {
 /// The devices of a server that have a control socket among `names`.
 fn devices(connection: &mut Connection, names: &[String]) -> Result<Vec<DeviceRow>> {
     match connection.ask(&Operation::List {})? {
-        Reply::Devices(rows) => Ok(rows.into_iter().filter(|row| names.contains(&row.name)).collect()),
+        ControlReply::Devices(rows) => Ok(rows.into_iter().filter(|row| names.contains(&row.name)).collect()),
         other => Err(unexpected(&other)),
     }
 }

@@ -17,11 +17,11 @@ use super::block;
 use super::inflight::Unflushed;
 use super::memory::{GuestMemory, REGIONS_MAX};
 use super::message::{
-    Addresses, CONFIG_SPACE_LEN, Head, addresses, answer, config_range, event_of, protocol_feature,
+    Addresses, CONFIG_SPACE_LEN, MessageHead, addresses, answer, config_range, event_of, protocol_feature,
     queue_state, request,
 };
 use super::ring::QUEUE_SIZE_MAX;
-use super::setup::{Shared, TransferLimits};
+use super::setup::{SharedQueueState, TransferLimits};
 use crate::export::{Connected, Export};
 
 /// Features of every device and of its rings, by their bits.
@@ -57,9 +57,9 @@ struct QueueState {
     base: u16,
     addresses: Option<Addresses>,
     /// Of the queue that runs.
-    running: Option<Arc<Shared>>,
+    running: Option<Arc<SharedQueueState>>,
     /// Of the queue that ran, and says where the next one goes on unless the front end does.
-    stopped: Option<Arc<Shared>>,
+    stopped: Option<Arc<SharedQueueState>>,
     enabled: bool,
 }
 
@@ -228,7 +228,7 @@ impl VhostUserSession {
     /// What does not answer by itself.
     fn change(
         &mut self,
-        head: Head,
+        head: MessageHead,
         body: &[u8],
         files: Vec<OwnedFd>,
         host: &mut dyn ConversationHost,
@@ -266,7 +266,7 @@ impl VhostUserSession {
         }
     }
 
-    fn acknowledged(&self, head: Head, outcome: Result<(), Error>) -> Result<MessageResponse, Error> {
+    fn acknowledged(&self, head: MessageHead, outcome: Result<(), Error>) -> Result<MessageResponse, Error> {
         // Without the memory that it knows a front end does not go on.
         let lasting = head.request == request::SET_INFLIGHT_FD && outcome.is_err();
         let asked_for = head.needs_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0;
@@ -280,7 +280,7 @@ impl VhostUserSession {
         Ok(MessageResponse { bytes: answer(head.request, &number), descriptor: None })
     }
 
-    fn complain(&self, head: Head, error: &Error) {
+    fn complain(&self, head: MessageHead, error: &Error) {
         let (device, request) = (self.export.name(), head.request);
         tracing::warn!(
             device,
@@ -298,7 +298,8 @@ impl Conversation for VhostUserSession {
     }
 
     fn body_len(&self, head: &[u8; HEAD_LEN]) -> Result<usize, Error> {
-        let head = Head::decode(head).ok_or_else(|| refused("what came is no message of vhost-user"))?;
+        let head =
+            MessageHead::decode(head).ok_or_else(|| refused("what came is no message of vhost-user"))?;
         Ok(head.len as usize)
     }
 
@@ -309,7 +310,7 @@ impl Conversation for VhostUserSession {
         descriptors: Vec<OwnedFd>,
         host: &mut dyn ConversationHost,
     ) -> LocalFuture<Result<MessageResponse, Error>> {
-        let head = Head::decode(head).expect("its length was asked for");
+        let head = MessageHead::decode(head).expect("its length was asked for");
         let response = |bytes| MessageResponse { bytes, descriptor: None };
         let answered = match head.request {
             request::GET_VRING_BASE => match self.stop_queue(body, host) {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use spillway_export::control::{AttributeRow, DeviceRow, Operation, Reply, Shown};
+use spillway_export::control::{AttributeRow, ControlReply, DeviceRow, Operation, Shown};
 
 use super::sample::{Device, Key, Sample};
 use crate::client::connection::{Connection, unexpected};
@@ -138,7 +138,7 @@ fn answer(
 fn values(connection: &mut Connection, question: &Operation) -> Result<BTreeMap<String, Shown>> {
     match unless_refused(connection.ask(question))? {
         None => Ok(BTreeMap::new()),
-        Some(Reply::Values(values)) => {
+        Some(ControlReply::Values(values)) => {
             Ok(values.into_iter().map(|shown| (shown.name.clone(), shown)).collect())
         }
         Some(other) => Err(unexpected(&other)),
@@ -148,12 +148,12 @@ fn values(connection: &mut Connection, question: &Operation) -> Result<BTreeMap<
 fn attributes(connection: &mut Connection, device: &str) -> Result<Rc<[AttributeRow]>> {
     match unless_refused(connection.ask(&Operation::Attributes { device: device.to_owned() }))? {
         None => Ok(Rc::default()),
-        Some(Reply::Attributes(rows)) => Ok(rows.into()),
+        Some(ControlReply::Attributes(rows)) => Ok(rows.into()),
         Some(other) => Err(unexpected(&other)),
     }
 }
 
-fn unless_refused(reply: Result<Reply>) -> Result<Option<Reply>> {
+fn unless_refused(reply: Result<ControlReply>) -> Result<Option<ControlReply>> {
     match reply {
         Err(error) if error.is::<Failure>() => Ok(None),
         reply => reply.map(Some),
