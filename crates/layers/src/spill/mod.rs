@@ -42,7 +42,7 @@ pub use batch::Batch;
 pub use keeping::RecordVisitor;
 pub use reading::Pinned;
 pub use settings::{Keep, Settings};
-pub use stopping::Whole;
+pub use stopping::WholeDevice;
 pub use store::{Count, Location, Owner, Spilled, Store};
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use crate::writeback::{Aging, Meter, Pauses, Writeback};
 use charges::{Dirtiable, unsaved_blocks, unsaved_min};
 use counts::{Count, Counts};
 use pressure::Pressure;
-use streams::Streams;
+use streams::AccessStreams;
 
 /// See the head of this module.
 pub struct PageCache {
@@ -70,7 +70,7 @@ pub(super) struct Core {
     pub(super) works: Works,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
-    pub(super) streams: Streams,
+    pub(super) streams: AccessStreams,
     /// Of the device below.
     pub(super) meter: Arc<Meter>,
     /// Copies of what is written back.

@@ -23,7 +23,7 @@ struct Kept {
 
 /// What a zone holds, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ZoneUsage {
     pub(crate) all: u64,
     pub(crate) free: u64,
     pub(crate) dirty: u64,
@@ -161,9 +161,9 @@ impl Zones {
         self.dirtied(zone, again);
     }
 
-    pub(crate) fn held(&self, zone: usize) -> Held {
+    pub(crate) fn held(&self, zone: usize) -> ZoneUsage {
         let zone = &self.kept[zone];
-        Held {
+        ZoneUsage {
             all: zone.units * self.blocks,
             free: zone.free.load(Ordering::Relaxed) * self.blocks,
             dirty: zone.dirty.load(Ordering::Relaxed),
@@ -172,7 +172,7 @@ impl Zones {
     }
 }
 
-impl Held {
+impl ZoneUsage {
     fn zone(self) -> Zone {
         let Self { all, free, dirty, moving } = self;
         Zone { free, reserve: 0, reclaimable: all - free, unsaved: dirty + moving }

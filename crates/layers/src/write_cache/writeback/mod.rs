@@ -21,7 +21,7 @@ use super::index::LOOKS;
 use super::index::block::{CacheBlock, Epoch, OriginBlock, Stage};
 use super::index::chains::Limit;
 use super::index::victims::Victim;
-use super::pieces::Part;
+use super::pieces::DevicePart;
 use crate::decisions::Decision;
 use crate::writeback::{Source, Take};
 
@@ -349,12 +349,12 @@ impl Core {
     async fn gather(&self, victims: &[Victim]) -> Result<IoBuf, Kind> {
         let block = self.block_bytes();
         let runs = victims.chunk_by(|one, next| one.block.plus(1) == next.block);
-        let part = |run: &[Victim]| Part {
+        let part = |run: &[Victim]| DevicePart {
             device: &self.cache,
             at: self.cache_offset(run[0].block),
             len: run.len() * block as usize,
         };
-        let parts: Vec<Part> = runs.map(part).collect();
+        let parts: Vec<DevicePart> = runs.map(part).collect();
         let len = victims.len() * block as usize;
         let whole = match mutant::on("write_cache: write back in memory that nobody counts") {
             true => IoBuf::new(len),

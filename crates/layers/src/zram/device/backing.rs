@@ -7,7 +7,7 @@ use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Permit, Rw
 use spillway_core::{Env, Error};
 
 use super::pressure::Pressure;
-use crate::spill::{Count, Owner, Store, Whole};
+use crate::spill::{Count, Owner, Store, WholeDevice};
 use crate::writeback::{Meter, Pauses};
 
 /// The spill file that a device has at present, if any. It comes and goes while no slot names a record.
@@ -100,7 +100,7 @@ impl Backing {
     }
 
     /// Ends the use of the file, for its `owner`; afterwards it says which pages it holds. Those are all, of a device that is `whole`.
-    pub(crate) async fn end(&self, owner: &impl Owner, whole: Option<&Whole>) -> Result<(), Error> {
+    pub(crate) async fn end(&self, owner: &impl Owner, whole: Option<&WholeDevice>) -> Result<(), Error> {
         let _turn = self.cease().await;
         self.store.stop(owner, whole).await
     }

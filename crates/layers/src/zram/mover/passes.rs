@@ -16,7 +16,7 @@ use crate::zram::device::compactor::Compactor;
 use crate::zram::device::{Core, Count};
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
 use crate::zram::pool::{ArenaId, Eviction};
-use crate::zram::slots::picked::{Published, When};
+use crate::zram::slots::picked::{PickOutcome, PublishIf};
 
 /// How often the background task looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -150,7 +150,7 @@ impl Core {
         };
         let Some(fresh) = fresh else { return Moved::NoRoom };
         let moved = pick.moved_to(self.pool.fill(&self.pages, fresh, bytes));
-        if pick.publish(moved, When::Always, |mark| mark) == Published::Replaced {
+        if pick.publish(moved, PublishIf::Always, |mark| mark) == PickOutcome::Replaced {
             return Moved::Gone;
         }
         if mutant::on("zram: forget what a moved object held") {
