@@ -13,7 +13,7 @@ use spillway_layers::{choices, options};
 
 use crate::cli::declared::Declared;
 use crate::exit::Failure;
-use crate::memory::{BUDGET_BYTES_MIN, Memory};
+use crate::memory::{BUDGET_BYTES_MIN, ServerMemory};
 
 choices! {
     /// How system calls are made.
@@ -123,7 +123,7 @@ options! {
 
 impl ServerConfig {
     /// The workers that are asked for, with the buffers that `memory` has for them.
-    pub(crate) fn workers_options(&self, memory: &Memory) -> WorkersOptions {
+    pub(crate) fn workers_options(&self, memory: &ServerMemory) -> WorkersOptions {
         let default = WorkersOptions::default();
         let count = self.workers.map_or(default.count, |count| count as usize);
         let bulk = memory.bulk(count);

@@ -7,12 +7,12 @@ use spillway_core::buffer::Buffers;
 use spillway_core::{Attribute, Attributes, Budget, Spec, Table, Unit, Value};
 use spillway_io::{AllowedNetworks, Peers};
 
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 
 /// See the head of this file.
 struct Own {
     budget: Arc<Budget>,
-    memory: Memory,
+    memory: ServerMemory,
     buffers: Buffers,
     workers: usize,
     hosts: Arc<AllowedNetworks>,
@@ -26,7 +26,7 @@ pub(crate) const PART: &str = "server";
 /// Attributes of a server that starts now.
 pub(crate) fn attributes(
     budget: Arc<Budget>,
-    memory: Memory,
+    memory: ServerMemory,
     buffers: Buffers,
     workers: usize,
     hosts: Arc<AllowedNetworks>,

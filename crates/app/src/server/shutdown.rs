@@ -131,7 +131,7 @@ async fn last_flush(device: &Device) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::address::Address;
-    use crate::server::device::Changes;
+    use crate::server::device::ChangeLock;
     use crate::server::opening::StackOpener;
     use crate::trust::Trusts;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
@@ -150,7 +150,7 @@ mod tests {
         let address = Address::unix("/s");
         Arc::new(Device {
             stack,
-            changes: Changes::new(),
+            changes: ChangeLock::new(),
             export,
             address,
             file: None,

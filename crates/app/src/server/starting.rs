@@ -13,7 +13,7 @@ use super::Server;
 use crate::cli::plan::{DevicePlan, ServerPlan};
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Exit, refused};
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::building::{Builder, Built};
 use crate::server::devices::Devices;
@@ -22,10 +22,10 @@ use crate::server::event::{Event, outcome};
 use crate::server::hosts;
 use crate::server::http;
 use crate::server::listening;
-use crate::server::mounting::{Mounting, Room};
+use crate::server::mounting::{MountMemory, Mounting};
 use crate::server::opening::StackOpener;
 use crate::server::own;
-use crate::server::passed::Passed;
+use crate::server::passed::PassedSockets;
 use crate::server::signals::Asked;
 use crate::server::tls::Protection;
 use crate::service;
@@ -39,8 +39,8 @@ impl Server {
         to_self: Sender<Event>,
         events: Receiver<Event>,
     ) -> Result<Self> {
-        let (passed, hosts) = (Passed::take(&plan.server)?, hosts::allowed(&plan.server)?);
-        let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
+        let (passed, hosts) = (PassedSockets::take(&plan.server)?, hosts::allowed(&plan.server)?);
+        let memory = ServerMemory::choose(plan.server.memory, Path::new("/"))?;
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
         let protection = Protection::choose(&plan.server)?;
         let claims = plan.devices.iter_mut().map(|device| {
@@ -102,12 +102,12 @@ impl Server {
         &mut self,
         plan: ServerPlan,
         claims: Vec<Listener>,
-        passed: Passed,
+        passed: PassedSockets,
         hosts: Arc<AllowedNetworks>,
     ) -> Result<()> {
         let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
         let budget = self.builder.opening.budget();
-        let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
+        let room = mount.map(|_| MountMemory::hold(&self.workers, budget, &self.memory)).transpose()?;
         let guests = plan.devices.iter().filter(|device| device.guest.is_some());
         let charges = guests.map(|_| budget.hold(GUEST_BYTES)).collect::<Result<Vec<_>, _>>();
         let charges = charges.map_err(|kind| {
