@@ -37,7 +37,7 @@ pub(crate) use clients::{
     WhyOptions,
 };
 pub(crate) use servers::{
-    CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
+    CacheOptions, DiskOptions, GuestOptions, PageCacheMode, PageCacheOptions, RamOptions, ServeOptions,
 };
 
 const EXAMPLES: &str = "\

@@ -22,7 +22,7 @@ use std::thread;
 
 use anyhow::{Error, Result};
 use serde_json::{Map, Value as Json};
-use spillway_export::control::{AttributeRow, ColumnRow, Operation, Reply, Shown};
+use spillway_export::control::{AttributeRow, ColumnRow, ControlReply, Operation, Shown};
 
 use crate::cli::{GetOptions, SetOptions, StopOptions};
 use crate::exit::{Exit, code_of};
@@ -45,7 +45,7 @@ pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {
     connection.wait_at_most(QUESTION_PATIENCE);
     if options.describe {
         let rows = match connection.ask(&Operation::Attributes { device: options.device })? {
-            Reply::Attributes(rows) => rows,
+            ControlReply::Attributes(rows) => rows,
             other => return Err(unexpected(&other)),
         };
         return print(&if options.json { json(&rows)? } else { descriptions(&rows) });
@@ -54,7 +54,7 @@ pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {
     loop {
         let (device, attribute) = (options.device.clone(), options.attribute.clone());
         let values = match connection.ask(&Operation::Get { device, attribute, from })? {
-            Reply::Values(values) => values,
+            ControlReply::Values(values) => values,
             other => return Err(unexpected(&other)),
         };
         from = values.first().and_then(|first| first.next);

@@ -24,8 +24,8 @@ mod queue;
 mod writing;
 
 use output::LogOutput;
-use queue::{Item, Order, PANIC, Queue, QueueWriters};
-use writing::Writing;
+use queue::{Item, LogOrder, LogQueue, PANIC, QueueWriters};
+use writing::LogWriter;
 
 /// How long the end of the program waits for lines to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -34,17 +34,17 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static LOG: OnceLock<Log> = OnceLock::new();
 
 struct Log {
-    queue: Queue,
+    queue: LogQueue,
     /// The file that it was asked to go to.
     file: Option<PathBuf>,
 }
 
 /// Starts logging for the rest of the program.
 pub(crate) fn start(options: &LogOptions) -> Result<()> {
-    let (output, (queue, items)) = (output(options)?, Queue::new());
+    let (output, (queue, items)) = (output(options)?, LogQueue::new());
     let (file, counts) = (output.path().map(Path::to_owned), queue.counts());
     let log = LOG.get_or_init(|| Log { queue, file });
-    let writing = Writing::new(items, counts, output);
+    let writing = LogWriter::new(items, counts, output);
     let write = || {
         // The file may lie on a device of this server; see `system::become_io_flusher`, which says so where it fails.
         let _ = rustix::process::configure_io_flusher_behavior(true);
@@ -56,7 +56,7 @@ pub(crate) fn start(options: &LogOptions) -> Result<()> {
     Ok(())
 }
 
-fn subscribe(options: &LogOptions, queue: &'static Queue) {
+fn subscribe(options: &LogOptions, queue: &'static LogQueue) {
     let level = match options.verbose {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
@@ -99,7 +99,7 @@ pub(crate) fn flush() -> bool {
 
 /// Has the log's file opened again by its path, if it is one.
 pub(crate) fn reopen() {
-    LOG.get().into_iter().for_each(|log| log.queue.send(Item::Order(Order::Reopen)));
+    LOG.get().into_iter().for_each(|log| log.queue.send(Item::Order(LogOrder::Reopen)));
 }
 
 /// Has further lines go to the file at `path`, of bounded size, unless a file was asked for. Returns the path of the one that it is.
@@ -113,7 +113,7 @@ pub(crate) fn keep_in(path: &Path) -> Result<PathBuf> {
     let kept = LogOutput::kept(path.clone()).with_context(cannot)?;
     // What was logged before is for the terminal.
     flush();
-    log.queue.send(Item::Order(Order::Replace(kept)));
+    log.queue.send(Item::Order(LogOrder::Replace(kept)));
     flush();
     Ok(path)
 }

@@ -29,7 +29,7 @@ const FALLBACK_BYTES: u64 = 1 << 30;
 
 /// A server's memory budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct ServerMemory {
     /// The whole budget in bytes.
     pub(crate) bytes: u64,
     /// How it was chosen, for the start line.
@@ -40,7 +40,7 @@ pub(crate) struct Memory {
     pub(crate) connections: u64,
 }
 
-impl Memory {
+impl ServerMemory {
     /// The budget `asked` for, or the default for the machine whose file systems are mounted below `root`.
     pub(crate) fn choose(asked: Option<u64>, root: &Path) -> Result<Self> {
         let ceiling = Ceiling::read(root);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn half_of_ram_without_cgroups() {
-        let memory = Memory::choose(None, machine(&[RAM]).path()).unwrap();
+        let memory = ServerMemory::choose(None, machine(&[RAM]).path()).unwrap();
         assert_eq!((memory.bytes, memory.reason.as_str()), (2 << 30, "half of RAM 4G"));
         assert_eq!(memory.buffers, 256 << 20);
     }
@@ -164,7 +164,7 @@ mod tests {
             ("sys/fs/cgroup/a/memory.max", "1073741824\n"),
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
         ]);
-        let memory = Memory::choose(None, root.path()).unwrap();
+        let memory = ServerMemory::choose(None, root.path()).unwrap();
         assert_eq!((memory.bytes, memory.reason.as_str()), (1 << 29, "half of the cgroup limit 1G"));
     }
 
@@ -175,7 +175,7 @@ mod tests {
             ("proc/self/cgroup", "5:cpu:/x\n4:memory,hugetlb:/outside/container\n0::/\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "536870912\n"),
         ]);
-        assert_eq!(Memory::choose(None, root.path()).unwrap().bytes, 256 << 20);
+        assert_eq!(ServerMemory::choose(None, root.path()).unwrap().bytes, 256 << 20);
     }
 
     #[test]
@@ -185,27 +185,27 @@ mod tests {
             ("proc/self/cgroup", "4:memory:/\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
         ]);
-        assert_eq!(Memory::choose(None, root.path()).unwrap().reason, "half of RAM 4G");
+        assert_eq!(ServerMemory::choose(None, root.path()).unwrap().reason, "half of RAM 4G");
     }
 
     #[test]
     fn what_was_asked_for_is_taken_or_refused() {
         let root = machine(&[RAM]);
-        let memory = Memory::choose(Some(64 << 20), root.path()).unwrap();
+        let memory = ServerMemory::choose(Some(64 << 20), root.path()).unwrap();
         assert_eq!(
             (memory.bytes, memory.buffers, memory.connections_max(nbd::CONNECTION_BYTES)),
             (64 << 20, 16 << 20, 64)
         );
-        let memory = Memory::choose(Some(128 << 20), root.path()).unwrap();
+        let memory = ServerMemory::choose(Some(128 << 20), root.path()).unwrap();
         assert_eq!(memory.connections_max(nbd::CONNECTION_BYTES), 128);
-        let memory = Memory::choose(Some(3 << 30), root.path()).unwrap();
+        let memory = ServerMemory::choose(Some(3 << 30), root.path()).unwrap();
         assert_eq!((memory.buffers, memory.connections_max(nbd::CONNECTION_BYTES)), (256 << 20, 2048));
-        let error = Memory::choose(Some(1 << 20), root.path()).unwrap_err().to_string();
+        let error = ServerMemory::choose(Some(1 << 20), root.path()).unwrap_err().to_string();
         assert!(error.contains("1M") && error.contains("at least 32M"), "{error}");
     }
 
     #[test]
     fn a_system_that_says_nothing_gets_a_modest_budget() {
-        assert_eq!(Memory::choose(None, machine(&[]).path()).unwrap().bytes, FALLBACK_BYTES / 2);
+        assert_eq!(ServerMemory::choose(None, machine(&[]).path()).unwrap().bytes, FALLBACK_BYTES / 2);
     }
 }

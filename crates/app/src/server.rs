@@ -30,11 +30,11 @@ use anyhow::{Context, Result};
 use spillway_core::{Charge, Error, Job, Kind, Place, block_on};
 use spillway_export::Reserved;
 use spillway_export::control::added_name;
-use spillway_io::{Before, Limits, Workers};
+use spillway_io::{Before, ConnectionLimits, Workers};
 
 use crate::cli::plan::ServerPlan;
 use crate::exit::{Failure, refused};
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::system::{self, daemon, service};
 use crate::{log, words};
@@ -52,8 +52,8 @@ pub(crate) mod shutdown;
 mod start_text;
 mod starting;
 
-use building::{ADDED_CONNECTIONS_MAX, Builder, Built, Claim, expect_room};
-use command::Running;
+use building::{ADDED_CONNECTIONS_MAX, Builder, Built, DeviceClaim, expect_room};
+use command::RunningCommand;
 use device::occupants::expect_detached;
 use device::{Device, changes};
 use devices::Devices;
@@ -101,7 +101,7 @@ struct Server {
     /// Why a device that has ended could not be flushed, the first one.
     failed: Option<Error>,
     /// The program that runs beside it.
-    command: Option<Running>,
+    command: Option<RunningCommand>,
     /// The exit code: without one, or once it has ended.
     code: u8,
     /// It waits until the kernel swaps to none of its devices, and ends.
@@ -111,7 +111,7 @@ struct Server {
     asked: Arc<Asked>,
     to_self: Sender<Event>,
     events: Receiver<Event>,
-    memory: Memory,
+    memory: ServerMemory,
     workers: Workers,
     _charges: [Charge; 2],
 }
@@ -145,8 +145,8 @@ impl Server {
     }
 
     /// Takes a device in that was built.
-    fn admit(&mut self, claim: Claim, built: Built) -> Result<u32, Error> {
-        let Claim { number, control, own } = claim;
+    fn admit(&mut self, claim: DeviceClaim, built: Built) -> Result<u32, Error> {
+        let DeviceClaim { number, control, own } = claim;
         assert_eq!(built.name, added_name(number), "a device is built under the name of another");
         if self.devices.find(&built.name).is_ok() {
             // Its name looked free.
@@ -155,7 +155,10 @@ impl Server {
         }
         let device = match own {
             Some((listener, charge)) => {
-                let limits = Limits { connections_max: ADDED_CONNECTIONS_MAX, ..Limits::default() };
+                let limits = ConnectionLimits {
+                    connections_max: ADDED_CONNECTIONS_MAX,
+                    ..ConnectionLimits::default()
+                };
                 let device = self.endpoints.serve_alone(built, listener, &self.workers, limits)?;
                 Device { _connections: Some(charge), ..device }
             }
@@ -200,7 +203,7 @@ impl Server {
         let first = devices.first().context("a server has a device")?;
         let file = first.file.as_deref().map(Path::as_os_str);
         let environment = command::environment(first.name(), first.address.uri(first.name()), file);
-        self.command = Some(Running::start(words, before, environment, self.to_self.clone())?);
+        self.command = Some(RunningCommand::start(words, before, environment, self.to_self.clone())?);
         Ok(())
     }
 

@@ -33,7 +33,7 @@ const OPERATIONS: [(Op, &str); 5] = [
 
 /// How long requests of one operation took, since the device is open.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Latency {
+pub struct OperationLatency {
     /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
     pub operation: &'static str,
     /// What those that were timed took together.
@@ -43,7 +43,7 @@ pub struct Latency {
     pub counts: Vec<u64>,
 }
 
-impl Latency {
+impl OperationLatency {
     /// Where each bucket ends, in seconds; the last has no end.
     pub fn ends() -> impl Iterator<Item = f64> {
         (0..BUCKETS).map(|bucket| (FIRST_NANOS << bucket) as f64 / 1e9).chain([f64::INFINITY])
@@ -109,9 +109,9 @@ impl Latencies {
     }
 
     /// What was timed, of each operation that was asked for.
-    pub fn shown(&self) -> Vec<Latency> {
+    pub fn shown(&self) -> Vec<OperationLatency> {
         let all = OPERATIONS.iter().zip(&self.of);
-        let shown = all.map(|(&(_, operation), histogram)| Latency {
+        let shown = all.map(|(&(_, operation), histogram)| OperationLatency {
             operation,
             seconds: histogram.nanos.load(Ordering::Relaxed) as f64 / 1e9,
             counts: histogram.counts(),
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!((flush.operation, flush.seconds), ("flush", sum as f64 / 1e9));
         let filled: Vec<_> = flush.counts.iter().enumerate().filter(|(_, count)| **count > 0).collect();
         assert_eq!(filled, [(0, &3), (1, &2), (2, &2), (27, &1), (28, &2)]);
-        let ends: Vec<f64> = Latency::ends().collect();
+        let ends: Vec<f64> = OperationLatency::ends().collect();
         assert_eq!((ends.len(), ends[0], ends[27]), (flush.counts.len(), 250e-9, 33.554432));
         for (bucket, &nanos) in [0, 1, 250, 251, 500, 501, 1000].iter().enumerate().skip(2) {
             let first = ends.iter().position(|&end| nanos as f64 / 1e9 <= end).unwrap();

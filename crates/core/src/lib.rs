@@ -63,7 +63,7 @@ pub use control::{attribute, stats};
 pub use env::{Env, LocalFuture, Place, Region, Regions, Slab, Task, task};
 pub use error::{Error, Kind};
 pub use job::{Job, Report, block_on};
-pub use latency::{Latencies, Latency, Sampler};
+pub use latency::{Latencies, OperationLatency, Sampler};
 pub use memory::budget::{Budget, Charge};
 pub use memory::buffer::{IoBuf, Workspace};
 pub use memory::reclaim::{Attempt, Attempts, Reclaimer};

@@ -41,7 +41,7 @@ pub use marks::Marks;
 pub use primitives::*;
 pub use range_set::{HeldRange, RangeSet, RangeTurn};
 pub use room::Room;
-pub use semaphore::{Semaphore, Take, Unit};
+pub use semaphore::{Permit, Semaphore, SemaphoreTake};
 pub use sticky_error::StickyError;
 pub use wait_list::WaitList;
 pub use watermark::{Reached, Watermark};

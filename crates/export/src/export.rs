@@ -15,7 +15,7 @@ use std::task::Waker;
 
 use spillway_core::session::Peer;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, WaitList, fence};
-use spillway_core::{Aligned, Env, Error, Geometry, Kind, Latencies, Latency, Phase, Shutdown};
+use spillway_core::{Aligned, Env, Error, Geometry, Kind, Latencies, OperationLatency, Phase, Shutdown};
 
 use crate::statistics::{Counts, Statistics};
 
@@ -320,7 +320,7 @@ impl Export {
     }
 
     /// How long requests took, of each operation that was asked for; nothing where no clock times them.
-    pub fn latencies(&self) -> Vec<Latency> {
+    pub fn latencies(&self) -> Vec<OperationLatency> {
         self.latencies.iter().flat_map(|latencies| latencies.shown()).collect()
     }
 

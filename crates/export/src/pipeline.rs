@@ -8,10 +8,10 @@
 //! A protocol parses requests `R`, keeps a ticket `T` of each, and renders the answer that comes back with it. What it waits for besides
 //! the device, it gives to `begin` as a future of its own outcome `X`.
 //!
-//! No further request is admitted while unsent replies and pending requests together hold more than [`Limits::held_bytes_max`], or
-//! [`Limits::requests_max`] are pending, or memory is short and the conversation holds more than [`ASSURED_BYTES`], or one is parked. A
-//! request that needs a buffer is parked until the conversation's own limit has room for it, and then until [`buffer::room`] has it; a
-//! conversation that holds nothing gets a small buffer at once, however short memory is, so that every client proceeds.
+//! No further request is admitted while unsent replies and pending requests together hold more than [`PipelineLimits::held_bytes_max`], or
+//! [`PipelineLimits::requests_max`] are pending, or memory is short and the conversation holds more than [`ASSURED_BYTES`], or one is
+//! parked. A request that needs a buffer is parked until the conversation's own limit has room for it, and then until [`buffer::room`] has
+//! it; a conversation that holds nothing gets a small buffer at once, however short memory is, so that every client proceeds.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ pub(crate) const ASSURED_BYTES: usize = 16 << 10;
 
 /// Limits of one conversation.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct PipelineLimits {
     /// Bytes of unsent replies and of pending requests from which on no further request is admitted.
     pub(crate) held_bytes_max: usize,
     /// Pending requests, 1 to [`PENDING_MAX`].
@@ -69,7 +69,7 @@ impl<X> Future for PendingAnswer<X> {
 
 /// Requests `R` on their way, each pending one with its ticket `T`. What is unsent is given in bytes of memory, 0 if there is nothing to send.
 pub(crate) struct Pipeline<R, T, X> {
-    limits: Limits,
+    limits: PipelineLimits,
     /// A request that is parked is none of them.
     pending: Pending<T, PendingAnswer<X>>,
     parked: Option<Parked<R>>,
@@ -77,7 +77,7 @@ pub(crate) struct Pipeline<R, T, X> {
 }
 
 impl<R, T, X> Pipeline<R, T, X> {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: PipelineLimits) -> Self {
         let most = limits.requests_max;
         assert!((1..=PENDING_MAX).contains(&most), "{most} pending requests, 1 to {PENDING_MAX} may be");
         Self { limits, pending: Pending::default(), parked: None, sampler: Sampler::default() }

@@ -31,10 +31,10 @@ mod runtime;
 
 pub use child::{Before, end_with_us, keep_descriptors_from};
 pub use file::{Direct, FileOptions, Footprint, Survey, identity_of, lock_file, open, program_of};
-pub use net::access::{Access, group_id};
+pub use net::access::{SocketAccess, group_id};
 pub use net::dial::{Dialer, ServerAddress};
-pub use net::listener_state::{Limits, NewSession};
-pub use net::networks::{Allowed, Network};
+pub use net::listener_state::{ConnectionLimits, NewSession};
+pub use net::networks::{AllowedNetworks, Network};
 pub use net::passed::{PASSED_VARIABLES, passed, passed_count};
 pub use net::peers::Peers;
 pub use net::serve::{Serving, serve};

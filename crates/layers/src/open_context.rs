@@ -83,7 +83,7 @@ impl Default for Remote {
 }
 
 /// Opens what a [`BackingDevice`] names. That may take long: no thread waits for it.
-pub type OpenFile = Arc<dyn Fn(&BackingDevice) -> Answer<Result<OpenStorage, Error>> + Send + Sync>;
+pub type OpenBacking = Arc<dyn Fn(&BackingDevice) -> Answer<Result<OpenStorage, Error>> + Send + Sync>;
 
 /// What a stack may have of the world around it.
 #[derive(Clone)]
@@ -99,7 +99,7 @@ pub struct OpenContext {
     /// Bytes of memory of each NUMA node; none where that is not known.
     pub memory_nodes: Vec<u64>,
     /// Opens files; a layer cannot reach the operating system.
-    pub open_file: OpenFile,
+    pub open_file: OpenBacking,
     /// Where its long work is registered.
     pub works: Works,
 }

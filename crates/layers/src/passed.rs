@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Env, Extent, Geometry, Kind, Latencies, Latency, Op, Request, Submission,
+    Answer, BlockDevice, ByteRange, Env, Extent, Geometry, Kind, Latencies, Op, OperationLatency, Request,
+    Submission,
 };
 
 /// The part below a layer, as the layer sees it.
@@ -36,7 +37,7 @@ impl Passed {
     }
 
     /// How long requests took, of each operation that was asked for.
-    pub fn latencies(&self) -> Vec<Latency> {
+    pub fn latencies(&self) -> Vec<OperationLatency> {
         self.latencies.shown()
     }
 }

@@ -39,8 +39,8 @@ use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
 pub(crate) use aging::Aging;
-use drains::{Drains, Ended, Lap, NO_LAP};
-pub(crate) use meter::{Meter, Reading};
+use drains::{DrainLap, Drains, Ended, NO_LAP};
+pub(crate) use meter::{Meter, MeteredRead};
 pub(crate) use pauses::Pauses;
 pub(crate) use timer::Timer;
 
@@ -229,7 +229,7 @@ struct Run<S: Source> {
     /// Batches begun since others had their turn.
     begun: usize,
     backoff: Backoff,
-    lap: Option<Lap>,
+    lap: Option<DrainLap>,
     laps: u64,
     /// Until when batches in flight may end, once no other begins.
     ends_by: Option<Duration>,
@@ -282,7 +282,7 @@ impl<S: Source> Run<S> {
             return Look::Nothing;
         }
         // A failing lap tries nothing twice: its batches end, then it does.
-        if self.lap.as_ref().is_some_and(Lap::is_ending) {
+        if self.lap.as_ref().is_some_and(DrainLap::is_ending) {
             return if self.batches.is_empty() { Look::Nothing } else { Look::Full };
         }
         let room = self.state.meter.ahead().saturating_sub(self.bytes_in_flight);
@@ -291,7 +291,7 @@ impl<S: Source> Run<S> {
             return Look::Full;
         }
         let delay = self.backoff.left(self.state.env.now());
-        if !delay.is_zero() && !self.lap.as_ref().is_some_and(Lap::is_open) {
+        if !delay.is_zero() && !self.lap.as_ref().is_some_and(DrainLap::is_open) {
             return Look::After(delay);
         }
         match self.source.take(goal, room) {
@@ -333,9 +333,9 @@ impl<S: Source> Run<S> {
         };
         if pending && self.source.left() > 0 {
             // Until something fails, laps follow each other without a pause.
-            if self.lap.as_ref().is_none_or(Lap::has_succeeded) {
+            if self.lap.as_ref().is_none_or(DrainLap::has_succeeded) {
                 self.laps += 1;
-                self.lap = Some(Lap::new(self.laps, before, self.source.left()));
+                self.lap = Some(DrainLap::new(self.laps, before, self.source.left()));
             }
             return true;
         }
@@ -350,7 +350,7 @@ impl<S: Source> Run<S> {
 
     /// Ends a lap that has found what it can; whether it has failed, which the drains are told that were called before it.
     fn end_failed_lap(&mut self) -> bool {
-        let Some(Lap { before, failed: Some(kind), .. }) = self.lap.take() else { return false };
+        let Some(DrainLap { before, failed: Some(kind), .. }) = self.lap.take() else { return false };
         self.state.answer(before, Err(kind));
         true
     }

@@ -3,7 +3,7 @@
 //! An allocator counts.
 
 use spillway_counting::{Bytes, Counting};
-use spillway_policy::dirty_regions::{DirtyRegions, End, RegionNumber, Stamp};
+use spillway_policy::dirty_regions::{BatchEnd, DirtyRegions, RegionNumber, Stamp};
 
 #[global_allocator]
 static MEMORY: Counting<Bytes> = Counting(Bytes::new());
@@ -31,7 +31,7 @@ fn dirty_regions_take_what_is_charged_for_them() {
         }
         for (left, region) in (0..count).rev().zip(scattered(count)) {
             dirty.take(region);
-            dirty.ended(region, End::Landed, 0);
+            dirty.ended(region, BatchEnd::Landed, 0);
             let (taken, most) = (MEMORY.0.live() - before, charged(left) + BATCH + HARNESS);
             assert!(taken <= most, "{taken} bytes where {left} of {count} regions are left, with one batch");
         }

@@ -13,7 +13,7 @@ use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_core::{Answer, BlockDevice, Budget, IoBuf, Request, SECTOR};
 use spillway_layers::small::memory::{self, Memory};
-use spillway_layers::spill::format::Codec;
+use spillway_layers::spill::format::RecordCodec;
 use spillway_layers::spill::{Count, Location, Owner, Settings, Spilled, Store};
 use spillway_sim::world::World;
 
@@ -52,8 +52,8 @@ async fn story(store: &Arc<Store>, slots: &Slots, mut random: Random, batches: u
         for _ in 0..1 + random.below(40) {
             let mut bytes = vec![0; 1 + random.below(4096) as usize];
             random.fill(&mut bytes);
-            let (slot, codec) = (random.below(700) as u32, Codec::compressed(random.below(8) as u8));
-            let codec = if bytes.len() > 3632 { Codec::RAW } else { codec };
+            let (slot, codec) = (random.below(700) as u32, RecordCodec::compressed(random.below(8) as u8));
+            let codec = if bytes.len() > 3632 { RecordCodec::RAW } else { codec };
             if batch.push(slot, codec, &bytes) {
                 pages.push((slot, bytes));
             }

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use spillway_core::SECTOR;
 
-use crate::payload::{self, Value, ZERO};
+use crate::payload::{self, SectorValue, ZERO};
 use sector::{Allowed, Sector, Version, flushed, settle};
 use size::Size;
 
@@ -64,7 +64,7 @@ pub struct Model {
     touched: BTreeMap<u64, Sector>,
     size: Size,
     /// So many sectors at the begin of the device hold this value, the others zeroes.
-    filled: (u64, Value),
+    filled: (u64, SectorValue),
     time: u64,
     /// When the machine stopped for the last time.
     stopped: u64,
@@ -90,9 +90,9 @@ pub struct Model {
     late: bool,
     /// A disk may lose what it has not made durable.
     losing: bool,
-    values: Vec<Value>,
+    values: Vec<SectorValue>,
     /// What sectors held when the machine stopped, as acknowledged, until they are read.
-    acknowledged: BTreeMap<u64, Value>,
+    acknowledged: BTreeMap<u64, SectorValue>,
     /// Sectors that held something else when they were read after that.
     lost: u64,
     /// Sectors that were found in a state that only a flush that a disk ignored explains.
@@ -129,7 +129,7 @@ impl Model {
     }
 
     /// The same, of which the first `count` sectors hold `value`.
-    pub fn with_filled(mut self, count: u64, value: Value) -> Self {
+    pub fn with_filled(mut self, count: u64, value: SectorValue) -> Self {
         self.filled = (count, value);
         self.values.push(value);
         self
@@ -162,7 +162,7 @@ impl Model {
         self.time
     }
 
-    fn at_first(&self, sector: u64) -> Value {
+    fn at_first(&self, sector: u64) -> SectorValue {
         if sector < self.filled.0 { self.filled.1 } else { ZERO }
     }
 
@@ -391,7 +391,7 @@ impl Model {
         Ok(())
     }
 
-    fn surprise(&self, sector: u64, bytes: &[u8], allowed: &[Value]) -> Violation {
+    fn surprise(&self, sector: u64, bytes: &[u8], allowed: &[SectorValue]) -> Violation {
         let mut allowed: Vec<String> = allowed.iter().map(|&value| payload::name(value)).collect();
         allowed.dedup();
         let found = payload::describe(bytes, sector, &self.values, self.sectors());

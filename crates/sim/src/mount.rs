@@ -20,14 +20,14 @@ use spillway_core::Env;
 use spillway_core::exchange::Exchange;
 
 use crate::world::World;
-use queue::Queue;
-use reader::{Buffers, Reader};
+use queue::MessageQueue;
+use reader::{FuseReader, MessageBuffers};
 
 pub use queue::{Format, Pace};
 
 /// The kernel's end of a mount.
 pub struct Mount {
-    queue: Rc<Queue>,
+    queue: Rc<MessageQueue>,
     world: Arc<World>,
     delay: Duration,
 }
@@ -41,11 +41,11 @@ impl Mount {
         pace: Pace,
         seed: u64,
     ) -> Self {
-        let queue = Rc::new(Queue::new(exchanges.len(), seed));
-        let buffers = Buffers::new(format, exchanges.len());
+        let queue = Rc::new(MessageQueue::new(exchanges.len(), seed));
+        let buffers = MessageBuffers::new(format, exchanges.len());
         for (index, exchange) in exchanges.into_iter().enumerate() {
             let mut reader =
-                Reader::new(index, exchange, queue.clone(), world.clone(), buffers.clone(), pace);
+                FuseReader::new(index, exchange, queue.clone(), world.clone(), buffers.clone(), pace);
             let queue = queue.clone();
             world.spawn_here(Box::pin(async move {
                 poll_fn(|context| reader.turn(context)).await;

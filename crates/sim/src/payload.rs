@@ -8,10 +8,10 @@ use spillway_core::SECTOR;
 use spillway_core::random::Random;
 
 /// Names what a sector holds.
-pub type Value = u64;
+pub type SectorValue = u64;
 
 /// Zeroes.
-pub const ZERO: Value = 0;
+pub const ZERO: SectorValue = 0;
 
 const WORD: usize = size_of::<u64>();
 
@@ -19,18 +19,18 @@ const WORD: usize = size_of::<u64>();
 const NOISY_WORDS_MAX: usize = 56;
 
 /// The value of write `number`, above 0, in one of the four looks.
-pub fn value(number: u64, look: u64) -> Value {
+pub fn value(number: u64, look: u64) -> SectorValue {
     number << 2 | look & 3
 }
 
 /// Fills `bytes`, whole sectors of which the first is `sector`, with `value`.
-pub fn fill(value: Value, sector: u64, bytes: &mut [u8]) {
+pub fn fill(value: SectorValue, sector: u64, bytes: &mut [u8]) {
     for (index, chunk) in bytes.chunks_exact_mut(SECTOR as usize).enumerate() {
         fill_sector(value, sector + index as u64, chunk);
     }
 }
 
-fn fill_sector(value: Value, sector: u64, bytes: &mut [u8]) {
+fn fill_sector(value: SectorValue, sector: u64, bytes: &mut [u8]) {
     let mut noise = Random(value ^ sector << 40);
     let noisy = 2..2 + (value >> 2) as usize % NOISY_WORDS_MAX;
     for (index, word) in bytes.chunks_exact_mut(WORD).enumerate() {
@@ -47,14 +47,14 @@ fn fill_sector(value: Value, sector: u64, bytes: &mut [u8]) {
 }
 
 /// Whether `bytes`, one sector, hold `value` at `sector`.
-pub fn holds(value: Value, sector: u64, bytes: &[u8]) -> bool {
+pub fn holds(value: SectorValue, sector: u64, bytes: &[u8]) -> bool {
     let mut expected = [0; SECTOR as usize];
     fill_sector(value, sector, &mut expected);
     bytes == expected
 }
 
 /// Words for what sector `here` holds, given the values that were ever written and the sectors that there are.
-pub fn describe(bytes: &[u8], here: u64, values: &[Value], sectors: u64) -> String {
+pub fn describe(bytes: &[u8], here: u64, values: &[SectorValue], sectors: u64) -> String {
     let at = |sector| values.iter().copied().find(|&value| holds(value, sector, bytes));
     if let Some(value) = at(here) {
         return name(value);
@@ -67,7 +67,7 @@ pub fn describe(bytes: &[u8], here: u64, values: &[Value], sectors: u64) -> Stri
 }
 
 /// Words for a value.
-pub fn name(value: Value) -> String {
+pub fn name(value: SectorValue) -> String {
     if value == ZERO { "zeroes".into() } else { format!("write {}", value >> 2) }
 }
 

@@ -17,27 +17,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use spillway_core::random::Random;
-use spillway_core::shared_memory::{EventOf, Host, NewQueue, SharedMemory};
+use spillway_core::shared_memory::{ConversationHost, EventOf, NewQueue, SharedMemory};
 use spillway_core::sync::Mutex;
 use spillway_core::{Env, Error, LocalFuture, Phase};
 
 use crate::mount::Pace;
 use crate::world::World;
-use task::{Running, Task};
+use task::{QueueTask, Running};
 
-pub use event::Event;
+pub use event::EventDescriptor;
 
 /// Memory of a machine.
-pub struct Memory(Mutex<Vec<u8>>);
+pub struct MachineMemory(Mutex<Vec<u8>>);
 
-impl Memory {
+impl MachineMemory {
     /// `len` zeroes.
     pub fn new(len: u64) -> Arc<Self> {
         Arc::new(Self(Mutex::new(vec![0; len as usize])))
     }
 }
 
-impl SharedMemory for Memory {
+impl SharedMemory for MachineMemory {
     fn len(&self) -> u64 {
         self.0.lock().len() as u64
     }
@@ -68,8 +68,8 @@ impl SharedMemory for Memory {
 /// The events of a queue, and whether it runs.
 #[derive(Default)]
 struct Slot {
-    kick: Rc<Event>,
-    call: Rc<Event>,
+    kick: Rc<EventDescriptor>,
+    call: Rc<EventDescriptor>,
     running: Option<Rc<Running>>,
 }
 
@@ -79,8 +79,8 @@ pub struct Rings {
     pace: Pace,
     random: Rc<RefCell<Random>>,
     descriptor: File,
-    handed_over: VecDeque<Arc<Memory>>,
-    made: Option<Arc<Memory>>,
+    handed_over: VecDeque<Arc<MachineMemory>>,
+    made: Option<Arc<MachineMemory>>,
     slots: BTreeMap<usize, Slot>,
 }
 
@@ -104,13 +104,13 @@ impl Rings {
     }
 
     /// A descriptor that stands for `memory`.
-    pub fn hand_over(&mut self, memory: &Arc<Memory>) -> OwnedFd {
+    pub fn hand_over(&mut self, memory: &Arc<MachineMemory>) -> OwnedFd {
         self.handed_over.push_back(memory.clone());
         self.descriptor()
     }
 
-    /// What the last [`Host::create`] has made.
-    pub fn made(&mut self) -> Option<Arc<Memory>> {
+    /// What the last [`ConversationHost::create`] has made.
+    pub fn made(&mut self) -> Option<Arc<MachineMemory>> {
         self.made.take()
     }
 
@@ -120,7 +120,7 @@ impl Rings {
     }
 
     /// What tells that requests of queue `index` were answered.
-    pub fn interrupts(&mut self, index: usize) -> Rc<Event> {
+    pub fn interrupts(&mut self, index: usize) -> Rc<EventDescriptor> {
         self.slots.entry(index).or_default().call.clone()
     }
 
@@ -136,7 +136,7 @@ impl Rings {
     }
 }
 
-impl Host for Rings {
+impl ConversationHost for Rings {
     fn map(&mut self, _: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
         let memory = self.handed_over.pop_front().expect("memory is handed over with its descriptor");
         assert!(offset == 0 && memory.len() >= len, "{len} bytes of {}", memory.len());
@@ -144,7 +144,7 @@ impl Host for Rings {
     }
 
     fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
-        let memory = Memory::new(len);
+        let memory = MachineMemory::new(len);
         self.made = Some(memory.clone());
         Ok((self.descriptor(), memory))
     }
@@ -165,7 +165,7 @@ impl Host for Rings {
         let (kick, call) = (slot.kick.clone(), slot.call.clone());
         let (world, pace, random) = (self.world.clone(), self.pace, self.random.clone());
         self.world.spawn_here(Box::pin(async move {
-            let mut task = Task::new(new_queue(), (kick, call), running.clone(), world, pace, random);
+            let mut task = QueueTask::new(new_queue(), (kick, call), running.clone(), world, pace, random);
             std::future::poll_fn(|context| task.turn(context)).await;
             // The queue is gone before anybody hears of it.
             drop(task);

@@ -22,10 +22,10 @@ use spillway_core::session::Session;
 use spillway_core::sync::WaitList;
 
 use crate::world::World;
-use end::End;
+use end::Endpoint;
 use ends::{Ends, Pipe, Side};
 
-pub use ends::{Outcome, Shape};
+pub use ends::{SessionOutcome, StreamShape};
 
 /// The client's end of a stream.
 pub struct Stream {
@@ -36,9 +36,9 @@ pub struct Stream {
 
 impl Stream {
     /// Connects to `session`, which is served by a task of `world` from now on. `seed` decides what is late, and the pieces.
-    pub fn connect(world: &Arc<World>, session: Box<dyn Session>, shape: Shape, seed: u64) -> Self {
+    pub fn connect(world: &Arc<World>, session: Box<dyn Session>, shape: StreamShape, seed: u64) -> Self {
         let ends = ends(shape, seed);
-        serve(world, End::new(Side::Server, session, &ends, world, shape));
+        serve(world, Endpoint::new(Side::Server, session, &ends, world, shape));
         Self { ends, world: world.clone(), delay: shape.delay }
     }
 
@@ -98,7 +98,7 @@ impl Stream {
     }
 
     /// Waits until the session is gone.
-    pub async fn over(&self) -> Outcome {
+    pub async fn over(&self) -> SessionOutcome {
         self.ends.news.until(|| self.ends.outcome.get()).await
     }
 }
@@ -113,12 +113,12 @@ impl Cable {
         world: &Arc<World>,
         client: Box<dyn Session>,
         server: Box<dyn Session>,
-        shape: Shape,
+        shape: StreamShape,
         seed: u64,
     ) -> Self {
         let ends = ends(shape, seed);
-        serve(world, End::new(Side::Server, server, &ends, world, shape));
-        serve(world, End::new(Side::Client, client, &ends, world, shape));
+        serve(world, Endpoint::new(Side::Server, server, &ends, world, shape));
+        serve(world, Endpoint::new(Side::Client, client, &ends, world, shape));
         Self(ends)
     }
 
@@ -139,12 +139,12 @@ impl Cable {
     }
 
     /// Waits until the server's session is gone.
-    pub async fn over(&self) -> Outcome {
+    pub async fn over(&self) -> SessionOutcome {
         self.0.news.until(|| self.0.outcome.get()).await
     }
 }
 
-fn ends(shape: Shape, seed: u64) -> Rc<Ends> {
+fn ends(shape: StreamShape, seed: u64) -> Rc<Ends> {
     Rc::new(Ends {
         to_server: Pipe::new(shape.room),
         to_client: Pipe::new(shape.room),
@@ -158,7 +158,7 @@ fn ends(shape: Shape, seed: u64) -> Rc<Ends> {
 }
 
 /// Has a task run an end to its end.
-fn serve(world: &Arc<World>, mut end: End) {
+fn serve(world: &Arc<World>, mut end: Endpoint) {
     world.spawn_here(Box::pin(async move {
         let outcome = poll_fn(|context| end.turn(context)).await;
         // The session is gone before anybody hears of it.

@@ -71,7 +71,7 @@ pub struct Step {
 
 /// How a workload may look.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape<'a> {
+pub struct WorkloadShape<'a> {
     /// Sectors of the device.
     pub sectors: u64,
     /// Sectors of a block.
@@ -107,7 +107,7 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn draw(random: &mut Random, shape: &Shape<'_>) -> Self {
+    fn draw(random: &mut Random, shape: &WorkloadShape<'_>) -> Self {
         let mut weights = [0; 7];
         for weight in &mut weights {
             *weight = [0, 1, 4, 16][random.below(4) as usize];
@@ -132,7 +132,7 @@ impl Swarm {
     }
 
     /// Where most operations are: on a few blocks, on a part of the device, or anywhere.
-    fn hot(random: &mut Random, shape: &Shape<'_>) -> Option<(u64, u64)> {
+    fn hot(random: &mut Random, shape: &WorkloadShape<'_>) -> Option<(u64, u64)> {
         let count = match random.below(4) {
             0 => return None,
             1 => 1 + random.below(shape.long / 4),
@@ -141,7 +141,7 @@ impl Swarm {
         Some((random.below(shape.sectors - count), count))
     }
 
-    fn step(&self, random: &mut Random, shape: &Shape<'_>) -> Step {
+    fn step(&self, random: &mut Random, shape: &WorkloadShape<'_>) -> Step {
         let act = self.act(random, shape);
         let (first, mut count) = self.range(random, shape);
         if let Some(vast) = shape.vast
@@ -158,7 +158,7 @@ impl Swarm {
         Step { client: random.below(self.clients) as u8, act, first, count, withdraw }
     }
 
-    fn act(&self, random: &mut Random, shape: &Shape<'_>) -> Act {
+    fn act(&self, random: &mut Random, shape: &WorkloadShape<'_>) -> Act {
         let fua = random.below(8) < self.fua;
         let look = if self.looks < 4 { self.looks } else { random.below(4) };
         let mut lot = random.below(self.weights.iter().sum());
@@ -182,7 +182,7 @@ impl Swarm {
         }
     }
 
-    fn range(&self, random: &mut Random, shape: &Shape<'_>) -> (u64, u64) {
+    fn range(&self, random: &mut Random, shape: &WorkloadShape<'_>) -> (u64, u64) {
         let (from, span) = match self.hot {
             Some(hot) if random.below(8) > 0 => hot,
             _ if shape.anchors.is_empty() => (0, shape.sectors),
@@ -200,7 +200,7 @@ impl Swarm {
 }
 
 /// The steps of a workload.
-pub fn swarm(random: &mut Random, shape: &Shape<'_>) -> Vec<Step> {
+pub fn swarm(random: &mut Random, shape: &WorkloadShape<'_>) -> Vec<Step> {
     let swarm = Swarm::draw(random, shape);
     let count = 1 + random.below(shape.steps_max);
     (0..count).map(|_| swarm.step(random, shape)).collect()
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn workloads_stay_on_the_device_and_differ() {
-        let shape = Shape {
+        let shape = WorkloadShape {
             sectors: 128,
             block: 8,
             steps_max: 40,

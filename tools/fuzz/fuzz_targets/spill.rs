@@ -13,9 +13,9 @@ use libfuzzer_sys::fuzz_target;
 use spillway_core::{Answer, BlockDevice, Budget, IoBuf, Kind, Request, SECTOR};
 use spillway_layers::small::memory::{self, Memory};
 use spillway_layers::spill::format::{
-    CheckpointEntry, Codec, FOOTER_LEN, Footer, Found, RECORD_LEN, Record, Superblock, UNIT, read_tail,
+    CheckpointEntry, FOOTER_LEN, Footer, Found, RECORD_LEN, Record, RecordCodec, Superblock, UNIT, read_tail,
 };
-use spillway_layers::spill::{Keep, Location, Owner, Settings, Spilled, Store, Whole};
+use spillway_layers::spill::{Keep, Location, Owner, Settings, Spilled, Store, WholeDevice};
 use spillway_sim::world::World;
 
 const SHIFT: u32 = 14;
@@ -103,7 +103,7 @@ async fn spill(store: &Arc<Store>, slots: &Slots, first: u32, byte: u8) {
     let pages: Vec<_> =
         (first..first + 3).map(|slot| (slot % 32, vec![byte; 100 + 37 * slot as usize % 1200])).collect();
     for (slot, bytes) in &pages {
-        assert!(batch.push(*slot, Codec::RAW, bytes));
+        assert!(batch.push(*slot, RecordCodec::RAW, bytes));
     }
     let publish = |index: usize, spilled: Spilled| {
         let (slot, bytes) = pages[index].clone();
@@ -144,7 +144,7 @@ async fn change(device: Arc<Memory>, world: Arc<World>, changes: Vec<[u8; 3]>, k
         return read(&store, &slots).await;
     }
     // Of a segment whose summary has changed nothing can be kept.
-    let stopped = store.stop(&slots, Some(&Whole { slots: 64, codecs: vec![] })).await;
+    let stopped = store.stop(&slots, Some(&WholeDevice { slots: 64, codecs: vec![] })).await;
     read(&store, &slots).await;
     drop(store);
     if let (Ok(()), Some(change)) = (stopped, last) {

@@ -14,7 +14,9 @@ use std::task::{Context, Poll, Waker};
 
 use libfuzzer_sys::fuzz_target;
 use spillway_core::session::Peer;
-use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, NewQueue, Queue, SharedMemory};
+use spillway_core::shared_memory::{
+    Conversation, ConversationHost, EventOf, HEAD_LEN, NewQueue, Queue, SharedMemory,
+};
 use spillway_core::{Aligned, Budget, Error, LocalFuture};
 use spillway_export::Export;
 use spillway_export::vhost_user::{Config, TransferLimits, VhostUserSession, request};
@@ -80,7 +82,7 @@ struct Machine {
     queues: Vec<(usize, Box<dyn Queue>)>,
 }
 
-impl Host for Machine {
+impl ConversationHost for Machine {
     fn map(&mut self, _: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
         let fits = offset.checked_add(len).is_some_and(|end| end <= LEN as u64);
         if fits { Ok(self.shared.clone()) } else { Err(Error::invalid("the file has less")) }

@@ -9,7 +9,7 @@ mod link;
 use std::collections::BTreeMap;
 
 use spillway_core::{ByteRange, Kind};
-use spillway_export::fuse::wire::{self, Fields, Head, Header, opcode};
+use spillway_export::fuse::wire::{self, Fields, Header, ReplyHead, opcode};
 
 pub(crate) use catalog::Unasked;
 pub(crate) use link::{Gone, Habits, Link, Served};
@@ -85,7 +85,7 @@ impl Kernel {
         assert_eq!(len as usize, reply.len(), "a reply says how long it is");
         assert!((-511..=0).contains(&error), "error {error} is none of the protocol's");
         let Call { opcode: asked, len, .. } = self.calls.remove(&number).expect("a reply to something asked");
-        let body = &reply[Head::LEN..];
+        let body = &reply[ReplyHead::LEN..];
         let whole = if error == 0 { len } else { 0 };
         assert_eq!(body.len(), whole, "bytes of a reply to operation {asked} with error {error}");
         assert!(error == 0 || asked != opcode::RELEASE, "a file is closed, or error {error}");
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn reply(number: u64, errno: i32, body: &[u8]) -> Vec<u8> {
-        let head = Head::of(number, errno).finish(body.len()).to_vec();
+        let head = ReplyHead::of(number, errno).finish(body.len()).to_vec();
         [head, body.to_vec()].concat()
     }
 

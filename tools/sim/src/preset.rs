@@ -9,7 +9,7 @@ use spillway_core::{BlockSize, SECTOR};
 use spillway_layers::write_cache::format::{ENTRY_LEN, Entry, FREE, Layout, SUPERBLOCK_LEN, Superblock};
 
 use spillway_sim::disk::Medium;
-use spillway_sim::payload::{self, Value};
+use spillway_sim::payload::{self, SectorValue};
 
 /// Bytes of its disk: 24,000 blocks of 512 bytes, and 375 KiB of metadata.
 pub const CACHE_BYTES: u64 = 12_672_000;
@@ -21,7 +21,7 @@ pub const ORIGIN_BYTES: u64 = (LIVE_MAX + 256) * SECTOR;
 const LIVE_MAX: u64 = 24_000;
 
 /// What all cached blocks hold.
-pub const VALUE: Value = 1;
+pub const VALUE: SectorValue = 1;
 
 /// Entries between one island and the next: more than 8 KiB of metadata.
 const APART: u64 = 560;

@@ -17,7 +17,7 @@ use spillway_export::nbd::{Config, NbdSession};
 use spillway_export::{Export, Exports};
 use spillway_layers::file::File;
 use spillway_sim::disk::Disk;
-use spillway_sim::stream::{Cable, Shape};
+use spillway_sim::stream::{Cable, StreamShape};
 use spillway_sim::world::World;
 
 use crate::power::{Power, Powered};
@@ -44,7 +44,7 @@ pub(crate) async fn open(
 ) -> Result<Arc<dyn Storage>, Error> {
     let mut random = Random(world.random());
     let one_of = |random: &mut Random, values: &[u64]| values[random.below(values.len() as u64) as usize];
-    let shape = Shape {
+    let shape = StreamShape {
         room: one_of(&mut random, &[700, 5_000, 1 << 20]) as usize,
         turn: one_of(&mut random, &[60, 2_000]) as u32,
         delay: Duration::from_micros(one_of(&mut random, &[0, 20, 500])),
@@ -82,7 +82,7 @@ pub(crate) async fn open(
 struct Server {
     world: Arc<World>,
     disk: Arc<Disk>,
-    shape: Shape,
+    shape: StreamShape,
     /// How long its client's requests wait.
     timeout: Option<Duration>,
     running: Mutex<Option<Running>>,

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use spillway_core::Kind;
-use spillway_core::sync::{Semaphore, Unit};
+use spillway_core::sync::{Permit, Semaphore};
 
 /// Requests and settings at a time: more than there are clients.
 const SHARES: u64 = 1 << 16;
@@ -26,7 +26,7 @@ impl Default for Resets {
 
 impl Resets {
     /// Waits until no reset runs; none does as long as the result is there.
-    pub(crate) async fn share(&self) -> Unit<'_> {
+    pub(crate) async fn share(&self) -> Permit<'_> {
         self.users.hold().await
     }
 

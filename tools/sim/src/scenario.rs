@@ -18,7 +18,7 @@ use crate::turn::Turn;
 use crate::words::{words, write_plan};
 use spillway_sim::disk::{Call, Effect, Fault, Plan};
 use spillway_sim::model::Model;
-use spillway_sim::workload::{Act, Shape, Step, swarm};
+use spillway_sim::workload::{Act, Step, WorkloadShape, swarm};
 use spillway_sim::world::Order;
 
 /// Most phases of a story: a cut within a recovery within a recovery ...
@@ -211,7 +211,7 @@ impl Phase {
     fn draw(row: &Row, random: &mut Random, faulty: bool) -> Self {
         let knobs: Vec<usize> = row.knobs.iter().map(|(_, values)| values.len()).collect();
         let anchors = row.anchors();
-        let shape = Shape {
+        let shape = WorkloadShape {
             sectors: row.sectors(),
             block: row.block().bytes() / spillway_core::SECTOR,
             steps_max: STEPS_MAX,

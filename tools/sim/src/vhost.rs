@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use spillway_core::shared_memory::SharedMemory;
 use spillway_core::{Kind, Op, Request, SECTOR};
-use spillway_sim::rings::Memory;
+use spillway_sim::rings::MachineMemory;
 
 pub(crate) use link::Link;
 use ring::{Piece, Ring};
@@ -83,7 +83,7 @@ struct UnderWay {
 
 /// One queue, as its driver has it.
 struct Driver {
-    memory: Arc<Memory>,
+    memory: Arc<MachineMemory>,
     habits: Habits,
     ring: Ring,
     rooms_at: u64,
@@ -93,7 +93,7 @@ struct Driver {
 
 impl Driver {
     /// Queue `index` in `memory`.
-    fn new(memory: &Arc<Memory>, habits: Habits, index: usize) -> Self {
+    fn new(memory: &Arc<MachineMemory>, habits: Habits, index: usize) -> Self {
         let at = index as u64 * habits.queue_len();
         let ring = Ring::new(memory.clone(), at, habits.slots, habits.event_index);
         let under_way = (0..habits.slots).map(|_| None).collect();

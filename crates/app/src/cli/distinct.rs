@@ -19,7 +19,7 @@ use crate::cli::place::DISK;
 use crate::exit::Failure;
 
 /// A device by its name, and what it stands on.
-pub(crate) type Named<'a> = (&'a str, &'a StackConfig);
+pub(crate) type NamedStack<'a> = (&'a str, &'a StackConfig);
 
 /// A use of a path.
 struct Use {
@@ -97,7 +97,7 @@ impl InUse {
 }
 
 /// Refuses a cache or a spill file that is anything else of these devices as well. Two origins may be one: locks decide.
-pub(crate) fn check<'a>(devices: impl IntoIterator<Item = Named<'a>>) -> Result<()> {
+pub(crate) fn check<'a>(devices: impl IntoIterator<Item = NamedStack<'a>>) -> Result<()> {
     let uses: Vec<Use> = devices.into_iter().flat_map(uses).collect();
     for (index, one) in uses.iter().enumerate() {
         if let Some(other) = uses[..index].iter().find(|other| one.conflicts(other)) {
@@ -107,7 +107,7 @@ pub(crate) fn check<'a>(devices: impl IntoIterator<Item = Named<'a>>) -> Result<
     Ok(())
 }
 
-fn uses((device, config): Named<'_>) -> Vec<Use> {
+fn uses((device, config): NamedStack<'_>) -> Vec<Use> {
     config.backing_devices().into_iter().map(|backing| Use::new(device, backing)).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result};
-use spillway_io::Access;
+use spillway_io::SocketAccess;
 use spillway_layers::page_cache::Mode;
 use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::{limits, page_cache, zram};
@@ -15,7 +15,7 @@ use crate::cli::paths;
 use crate::cli::place;
 use crate::cli::server_options::ServerConfig;
 use crate::cli::{
-    CacheOptions, DiskOptions, GuestOptions, PageCache, PageCacheOptions, RamOptions, ServeOptions,
+    CacheOptions, DiskOptions, GuestOptions, PageCacheMode, PageCacheOptions, RamOptions, ServeOptions,
 };
 use crate::exit::Failure;
 use crate::runtime_folder::{RuntimeFolder, check_name};
@@ -162,7 +162,7 @@ impl ServerPlan {
     /// Refuses a socket for others in the runtime folder `folder`, and a mount over the server's sockets, there or where they are asked
     /// for: no client would find them.
     pub(crate) fn check_sockets(&self, folder: &RuntimeFolder) -> Result<()> {
-        let Access { mode, group } = self.server.socket_access(self.guests().next().is_some())?;
+        let SocketAccess { mode, group } = self.server.socket_access(self.guests().next().is_some())?;
         let sockets =
             || self.server.socket.as_deref().into_iter().chain(self.guests().map(|guest| &*guest.path));
         for socket in sockets() {
@@ -193,7 +193,7 @@ impl ServerPlan {
     pub(crate) fn disk(options: DiskOptions) -> Result<Self> {
         let file = options.file.config();
         let (name, read_only) = (options.server.named(options.name, "disk"), file.read_only);
-        let layers = paged(options.page_cache, PageCache(Some(Mode::Writeback)))?.into_iter().collect();
+        let layers = paged(options.page_cache, PageCacheMode(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
         let limits = options.limits.config();
         let (guest, names) = (options.guest.plan()?, &["--origin", "--page-cache"]);
@@ -208,7 +208,7 @@ impl ServerPlan {
         // What is cached is written back, whatever clients may do.
         let read_only = std::mem::take(&mut file.read_only);
         let origin = OriginConfig::File(file);
-        let paged = paged(options.page_cache, PageCache(None))?;
+        let paged = paged(options.page_cache, PageCacheMode(None))?;
         let layers = [LayerConfig::WriteCache(options.cache.config())].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
         let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
@@ -238,17 +238,17 @@ impl ServerPlan {
 }
 
 /// The page cache that is asked for, or else `preset`, if that is one.
-fn paged(options: PageCacheOptions, preset: PageCache) -> Result<Option<LayerConfig>> {
+fn paged(options: PageCacheOptions, preset: PageCacheMode) -> Result<Option<LayerConfig>> {
     match options.page_cache.unwrap_or(preset) {
-        PageCache(Some(mode)) => {
+        PageCacheMode(Some(mode)) => {
             Ok(Some(LayerConfig::PageCache(page_cache::Config { mode, ..options.config.config() })))
         }
-        PageCache(None) if options.config.gives("page_cache_bytes_max") => {
+        PageCacheMode(None) if options.config.gives("page_cache_bytes_max") => {
             let words =
                 "--page-cache-bytes-max is for a page cache: give --page-cache writeback or writethrough too";
             Err(Failure::usage(words.to_owned()).into())
         }
-        PageCache(None) => Ok(None),
+        PageCacheMode(None) => Ok(None),
     }
 }
 

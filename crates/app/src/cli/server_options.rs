@@ -8,12 +8,12 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, ValueHint, value_parser};
 use spillway_core::buffer::Buffers;
 use spillway_core::{Preset, Type, Unit};
-use spillway_io::{Access, DriverChoice, WORKERS_MAX, WorkersOptions, group_id, passed_count};
+use spillway_io::{DriverChoice, SocketAccess, WORKERS_MAX, WorkersOptions, group_id, passed_count};
 use spillway_layers::{choices, options};
 
 use crate::cli::declared::Declared;
 use crate::exit::Failure;
-use crate::memory::{BUDGET_BYTES_MIN, Memory};
+use crate::memory::{BUDGET_BYTES_MIN, ServerMemory};
 
 choices! {
     /// How system calls are made.
@@ -123,7 +123,7 @@ options! {
 
 impl ServerConfig {
     /// The workers that are asked for, with the buffers that `memory` has for them.
-    pub(crate) fn workers_options(&self, memory: &Memory) -> WorkersOptions {
+    pub(crate) fn workers_options(&self, memory: &ServerMemory) -> WorkersOptions {
         let default = WorkersOptions::default();
         let count = self.workers.map_or(default.count, |count| count as usize);
         let bulk = memory.bulk(count);
@@ -147,16 +147,17 @@ const MODE_MAX: u32 = 0o777;
 impl ServerConfig {
     /// Who may connect to the sockets that are asked for, one of NBD or `guests`. Refuses a mode that is none, a group that there is not, and
     /// rights to a socket that no place was asked for: others cannot reach into the runtime folder.
-    pub(crate) fn socket_access(&self, guests: bool) -> Result<Access> {
+    pub(crate) fn socket_access(&self, guests: bool) -> Result<SocketAccess> {
         let given = [("socket_mode", &self.socket_mode), ("socket_group", &self.socket_group)];
         let asked_for = guests || self.socket.is_some() || passed_count().is_ok_and(|count| count > 0);
         if let (false, Some((key, _))) = (asked_for, given.iter().find(|(_, text)| text.is_some())) {
             let words = "is for a socket outside of the runtime folder, which is closed to others: give socket PATH or vhost_user PATH too";
             bail!(Failure::usage(format!("{key} {words}")));
         }
-        let mode = self.socket_mode.as_deref().map(mode_of).transpose()?.unwrap_or(Access::OWNER_ONLY.mode);
+        let mode =
+            self.socket_mode.as_deref().map(mode_of).transpose()?.unwrap_or(SocketAccess::OWNER_ONLY.mode);
         let group = self.socket_group.as_deref().map(group_of).transpose()?;
-        Ok(Access { mode, group })
+        Ok(SocketAccess { mode, group })
     }
 }
 

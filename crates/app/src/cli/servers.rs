@@ -93,16 +93,16 @@ pub(crate) struct RamOptions {
 
 /// The page cache of a stack: how writes are acknowledged, where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageCache(pub(crate) Option<Mode>);
+pub(crate) struct PageCacheMode(pub(crate) Option<Mode>);
 
 /// The word for no page cache.
 const NONE: &str = "none";
 
 /// Reads the layer's modes, and none.
-fn page_cache() -> impl TypedValueParser<Value = PageCache> {
+fn page_cache() -> impl TypedValueParser<Value = PageCacheMode> {
     PossibleValuesParser::new([NONE].iter().chain(Mode::NAMES).copied()).map(|name| {
         let mode = Mode::NAMES.iter().find(|mode| **mode == name);
-        PageCache(mode.map(|mode| Mode::of(Value::Choice(mode))))
+        PageCacheMode(mode.map(|mode| Mode::of(Value::Choice(mode))))
     })
 }
 
@@ -118,7 +118,7 @@ fn page_cache_help() -> String {
 #[command(next_help_heading = "Page cache")]
 pub(crate) struct PageCacheOptions {
     #[arg(long, value_name = "MODE", value_parser = page_cache(), help = page_cache_help())]
-    pub(crate) page_cache: Option<PageCache>,
+    pub(crate) page_cache: Option<PageCacheMode>,
 
     #[command(flatten)]
     pub(crate) config: Declared<page_cache::Config>,

@@ -10,7 +10,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use serde_json::Value as Json;
 use spillway_export::control::message::decode_reply;
-use spillway_export::control::{Operation, Reply};
+use spillway_export::control::{ControlReply, Operation};
 use spillway_io::connect_within;
 
 use crate::exit::Failure;
@@ -74,12 +74,12 @@ impl Connection {
         let get =
             Operation::Get { device: device.to_owned(), attribute: Some(attribute.to_owned()), from: None };
         match self.ask(&get)? {
-            Reply::Values(values) if values.len() == 1 => Ok(values[0].value.clone()),
+            ControlReply::Values(values) if values.len() == 1 => Ok(values[0].value.clone()),
             other => Err(unexpected(&other)),
         }
     }
 
-    pub(super) fn ask(&mut self, operation: &Operation) -> Result<Reply> {
+    pub(super) fn ask(&mut self, operation: &Operation) -> Result<ControlReply> {
         let sent = self.stream.get_mut().write_all(operation.encode().as_bytes());
         sent.context("cannot send the request to the server")?;
         let values = matches!(operation, Operation::Get { .. } | Operation::Attributes { .. });
@@ -138,12 +138,12 @@ pub(super) fn is_silence(error: &anyhow::Error) -> bool {
 /// Has the server of `device` make a change, and waits for it.
 pub(super) fn change(folder: &RuntimeFolder, device: &str, operation: &Operation) -> Result<()> {
     match Connection::to_device(folder, device)?.ask(operation)? {
-        Reply::Done => Ok(()),
+        ControlReply::Done => Ok(()),
         other => Err(unexpected(&other)),
     }
 }
 
-pub(super) fn unexpected(reply: &Reply) -> anyhow::Error {
+pub(super) fn unexpected(reply: &ControlReply) -> anyhow::Error {
     anyhow::anyhow!("the server answered something else than was asked: {reply:?}")
 }
 

@@ -29,7 +29,7 @@ const BLOCK: usize = 4096;
 const BARE: u64 = 1 << 30;
 
 /// Where bytes come from.
-pub(super) trait Source: Send {
+pub(super) trait CopySource: Send {
     /// All of them.
     fn size(&self) -> u64;
 
@@ -49,7 +49,7 @@ pub(super) trait Target {
     fn zero(&mut self, range: ByteRange) -> Result<()>;
 }
 
-impl Source for Nbd {
+impl CopySource for Nbd {
     fn size(&self) -> u64 {
         Nbd::size(self)
     }
@@ -98,7 +98,7 @@ impl RawImage {
     }
 }
 
-impl Source for RawImage {
+impl CopySource for RawImage {
     fn size(&self) -> u64 {
         self.size
     }
@@ -135,9 +135,9 @@ impl Target for &File {
 }
 
 /// A pipe: every byte goes there, in order.
-pub(super) struct Stream(pub(super) File);
+pub(super) struct PipeTarget(pub(super) File);
 
-impl Target for Stream {
+impl Target for PipeTarget {
     fn write(&mut self, _: u64, bytes: &[u8]) -> Result<()> {
         self.0.write_all(bytes).context("standard output takes no more of the image")
     }
@@ -167,7 +167,7 @@ impl Part {
 
 /// Copies all of `source`, and says at each part how many bytes were `copied`; returns how many bytes are not zero, in blocks.
 pub(super) fn copy(
-    source: &mut dyn Source,
+    source: &mut dyn CopySource,
     target: &mut dyn Target,
     mut copied: impl FnMut(u64),
 ) -> Result<u64> {
@@ -233,7 +233,7 @@ fn fill(stream: &mut impl Read, piece: &mut [u8]) -> std::io::Result<usize> {
 }
 
 /// Shows the parts of a source in order, as long as they are taken.
-fn read(source: &mut dyn Source, mut take: impl FnMut(Part) -> bool) -> Result<()> {
+fn read(source: &mut dyn CopySource, mut take: impl FnMut(Part) -> bool) -> Result<()> {
     let (size, mut at) = (source.size(), 0);
     while at < size {
         let (len, zero) = source.extent(ByteRange::new(at, size - at))?;
@@ -331,7 +331,7 @@ mod tests {
                     copy_stream(&mut Drops(&bytes), len as u64 - 1, &mut &target, |_| {}).unwrap_err();
                 assert!(refused.to_string().contains("longer than the device"), "{refused}");
             }
-            let mut stream = Stream(File::create(&path).unwrap());
+            let mut stream = PipeTarget(File::create(&path).unwrap());
             let again = scratch.path().join("again");
             std::fs::write(&again, &bytes).unwrap();
             copy(&mut RawImage::new(File::open(&again).unwrap()).unwrap(), &mut stream, |_| {}).unwrap();

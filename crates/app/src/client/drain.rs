@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Result;
-use spillway_export::control::{Operation, Reply};
+use spillway_export::control::{ControlReply, Operation};
 
 use super::connection::{Connection, print, unexpected};
 use super::progress::beside;
@@ -94,7 +94,7 @@ fn are_complete(connection: &mut Connection, device: &str, caches: &[String]) ->
 fn caches(connection: &mut Connection, device: &str) -> Result<Vec<String>> {
     let is_state = |name: &str| name.rsplit('.').next() == Some(STATE);
     match connection.ask(&Operation::Attributes { device: device.to_owned() })? {
-        Reply::Attributes(rows) => {
+        ControlReply::Attributes(rows) => {
             Ok(rows.into_iter().filter(|row| is_state(&row.name)).map(|row| row.part).collect())
         }
         other => Err(unexpected(&other)),
@@ -104,7 +104,7 @@ fn caches(connection: &mut Connection, device: &str) -> Result<Vec<String>> {
 fn set(connection: &mut Connection, device: &str, attribute: &str, value: &str) -> Result<()> {
     let (device, attribute) = (device.to_owned(), attribute.to_owned());
     match connection.ask(&Operation::Set { device, attribute, value: value.into() })? {
-        Reply::Done => Ok(()),
+        ControlReply::Done => Ok(()),
         other => Err(unexpected(&other)),
     }
 }

@@ -22,7 +22,7 @@ use spillway_export::control::Operation;
 use spillway_io::{end_with_us, lock_file, mutant};
 
 use super::connection::{change, print};
-use super::copying::{RawImage, Source, Stream, Target, copy, copy_stream};
+use super::copying::{CopySource, PipeTarget, RawImage, Target, copy, copy_stream};
 use super::listing::{no_device, row_of};
 use super::nbd::Nbd;
 use super::program::{said, watch};
@@ -66,7 +66,7 @@ fn save_stream(folder: &RuntimeFolder, uri: &str, image: &ImageOptions) -> Resul
     }
     let pipe = out.as_fd().try_clone_to_owned().context("standard output")?;
     let mut client = Nbd::connect(uri, image.tls_certificates.as_deref())?;
-    save_to(folder, &image.device, &mut client, &mut Stream(pipe.into())).map(drop)
+    save_to(folder, &image.device, &mut client, &mut PipeTarget(pipe.into())).map(drop)
 }
 
 fn expect_raw(form: ImageFormat) -> Result<()> {
@@ -166,12 +166,12 @@ fn wait_until_free(folder: &RuntimeFolder, device: &str) {
 }
 
 /// Nothing where it is a stream.
-fn open_image(options: &ImageOptions) -> Result<Option<Box<dyn Source>>> {
+fn open_image(options: &ImageOptions) -> Result<Option<Box<dyn CopySource>>> {
     if options.is_stream() {
         return expect_raw(options.form()).map(|()| None);
     }
     let opened = open_quiet(&options.file)?;
-    let image: Result<Box<dyn Source>> = match options.form() {
+    let image: Result<Box<dyn CopySource>> = match options.form() {
         ImageFormat::Raw => RawImage::new(opened).map(|image| Box::new(image) as _),
         ImageFormat::Qcow2 => Qcow2::new(opened).map(|image| Box::new(image) as _),
     };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use spillway_export::control::{DeviceRow, Operation, Reply};
+use spillway_export::control::{ControlReply, DeviceRow, Operation};
 
 use super::connection::{Connection, is_silence, unexpected};
 use crate::exit::{Exit, Failure};
@@ -28,7 +28,7 @@ pub(super) struct Servers {
 }
 
 /// What a look has found of a server.
-pub(super) enum Found<T> {
+pub(super) enum ServerAnswer<T> {
     /// Its answer.
     Answer(T),
     /// None in time.
@@ -77,7 +77,7 @@ impl Servers {
     pub(super) fn look<T>(
         &mut self,
         mut ask: impl FnMut(&mut Connection, Vec<DeviceRow>) -> Result<T>,
-    ) -> Result<Vec<Found<T>>> {
+    ) -> Result<Vec<ServerAnswer<T>>> {
         self.silent.retain_mut(Silent::lasts);
         let mut seen: BTreeSet<PathBuf> = self.silent.iter().flat_map(|one| one.sockets.clone()).collect();
         let mut found = Vec::new();
@@ -92,10 +92,10 @@ impl Servers {
                     seen.extend(rows.iter().map(|row| folder.control_socket(&row.name)));
                     ask(connection, rows)
                 });
-                found.extend(answer.map(Found::Answer));
+                found.extend(answer.map(ServerAnswer::Answer));
             }
         }
-        found.extend(self.silent.iter().map(|one| Found::Silence(one.silence.clone())));
+        found.extend(self.silent.iter().map(|one| ServerAnswer::Silence(one.silence.clone())));
         Ok(found)
     }
 
@@ -127,8 +127,8 @@ impl Servers {
         let (mut devices, mut silences) = (Vec::new(), Vec::new());
         for found in self.look(|_, rows| Ok(rows))? {
             match found {
-                Found::Answer(rows) => devices.extend(rows),
-                Found::Silence(silence) => silences.push(silence),
+                ServerAnswer::Answer(rows) => devices.extend(rows),
+                ServerAnswer::Silence(silence) => silences.push(silence),
             }
         }
         devices.sort_by(|one, other| one.name.cmp(&other.name));
@@ -139,7 +139,7 @@ impl Servers {
 /// The devices of a server that have a control socket among `names`.
 fn devices(connection: &mut Connection, names: &[String]) -> Result<Vec<DeviceRow>> {
     match connection.ask(&Operation::List {})? {
-        Reply::Devices(rows) => Ok(rows.into_iter().filter(|row| names.contains(&row.name)).collect()),
+        ControlReply::Devices(rows) => Ok(rows.into_iter().filter(|row| names.contains(&row.name)).collect()),
         other => Err(unexpected(&other)),
     }
 }

@@ -101,7 +101,7 @@ mod in_place {
     //! The table on a terminal.
 
     use super::*;
-    use crate::client::screen::{Event, Key, Line};
+    use crate::client::screen::{Key, Line, ScreenEvent};
 
     pub(super) fn redraw(servers: &mut Servers, options: &LsOptions, every: Duration) -> Result<()> {
         let mut screen = Screen::open()?;
@@ -118,9 +118,9 @@ mod in_place {
             loop {
                 screen.show(|_, height| page(&table, height))?;
                 match screen.wait(due)? {
-                    Event::Due => break,
-                    Event::Key(Key::Interrupt | Key::Char('q')) => return Ok(()),
-                    Event::Key(_) | Event::Redraw => {}
+                    ScreenEvent::Due => break,
+                    ScreenEvent::Key(Key::Interrupt | Key::Char('q')) => return Ok(()),
+                    ScreenEvent::Key(_) | ScreenEvent::Redraw => {}
                 }
             }
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::termios::tcgetwinsize;
 use spillway_core::WorkKind;
-use spillway_export::control::{Operation, Reply, WorkRow};
+use spillway_export::control::{ControlReply, Operation, WorkRow};
 
 use super::connection::Connection;
 use super::listing::LOOK_PATIENCE;
@@ -136,7 +136,7 @@ fn connect(folder: &RuntimeFolder, device: &str) -> Option<Connection> {
 /// `None` where the server does not answer, ends, or lists no work.
 fn works(connection: &mut Connection, operation: &Operation) -> Option<Vec<WorkRow>> {
     match connection.ask(operation) {
-        Ok(Reply::Work(rows)) => Some(rows),
+        Ok(ControlReply::Work(rows)) => Some(rows),
         _ => None,
     }
 }

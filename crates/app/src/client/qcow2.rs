@@ -14,7 +14,7 @@ use libdeflater::Decompressor;
 use rustix::fs::{SeekFrom, seek};
 use spillway_core::ByteRange;
 
-use super::copying::Source;
+use super::copying::CopySource;
 
 const MAGIC: &[u8] = b"QFI\xfb";
 
@@ -253,7 +253,7 @@ fn unzstd(bytes: &[u8], plain: &mut [u8]) -> Option<usize> {
     zstd_safe::decompress(plain, &bytes[..len]).ok()
 }
 
-impl Source for Qcow2 {
+impl CopySource for Qcow2 {
     fn size(&self) -> u64 {
         self.header.size
     }

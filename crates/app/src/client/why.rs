@@ -5,7 +5,7 @@ use comfy_table::Table;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use spillway_core::size::human;
-use spillway_export::control::{Operation, Reply, Shown};
+use spillway_export::control::{ControlReply, Operation, Shown};
 
 use super::connection::{Connection, QUESTION_PATIENCE, print, unexpected};
 use crate::cli::WhyOptions;
@@ -33,14 +33,16 @@ pub(crate) fn why(folder: &RuntimeFolder, options: &WhyOptions) -> Result<()> {
     connection.wait_at_most(QUESTION_PATIENCE);
     let device = || options.device.clone();
     let rows = match connection.ask(&Operation::Attributes { device: device() })? {
-        Reply::Attributes(rows) => rows,
+        ControlReply::Attributes(rows) => rows,
         other => return Err(unexpected(&other)),
     };
     let mut all = Vec::new();
     for row in rows.into_iter().filter(|row| row.name.rsplit('.').next() == Some(DECISIONS)) {
         let attribute = Some(row.name);
         match connection.ask(&Operation::Get { device: device(), attribute, from: None })? {
-            Reply::Values(values) => all.extend(values.into_iter().map(|shown| (row.part.clone(), shown))),
+            ControlReply::Values(values) => {
+                all.extend(values.into_iter().map(|shown| (row.part.clone(), shown)))
+            }
             other => return Err(unexpected(&other)),
         }
     }

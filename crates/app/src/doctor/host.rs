@@ -10,7 +10,7 @@ pub(super) struct Host(PathBuf);
 
 /// A limit of this process, as of proc_pid_limits(5). [`u64::MAX`] is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limit {
+pub(super) struct ProcessLimit {
     pub(super) soft: u64,
     pub(super) hard: u64,
 }
@@ -21,10 +21,10 @@ pub(super) fn counted(limit: u64) -> String {
 }
 
 /// A limit of bytes in words.
-pub(super) fn sized(limit: Option<Limit>) -> String {
+pub(super) fn sized(limit: Option<ProcessLimit>) -> String {
     match limit {
         None => "unknown".to_owned(),
-        Some(Limit { soft: u64::MAX, .. }) => counted(u64::MAX),
+        Some(ProcessLimit { soft: u64::MAX, .. }) => counted(u64::MAX),
         Some(limit) => human(limit.soft),
     }
 }
@@ -94,7 +94,7 @@ impl Host {
     }
 
     /// A limit of this process by the kernel's name for it, such as `Max open files`.
-    pub(super) fn limit(&self, name: &str) -> Option<Limit> {
+    pub(super) fn limit(&self, name: &str) -> Option<ProcessLimit> {
         limit(&self.text("proc/self/limits")?, name)
     }
 }
@@ -109,13 +109,13 @@ fn version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn limit(text: &str, name: &str) -> Option<Limit> {
+fn limit(text: &str, name: &str) -> Option<ProcessLimit> {
     let mut values = text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
     let mut value = || match values.next()? {
         "unlimited" => Some(u64::MAX),
         number => number.parse().ok(),
     };
-    Some(Limit { soft: value()?, hard: value()? })
+    Some(ProcessLimit { soft: value()?, hard: value()? })
 }
 
 #[cfg(test)]
@@ -150,8 +150,8 @@ pub(super) mod tests {
                     Max locked memory         8388608              unlimited            bytes     \n\
                     Max open files            1024                 524288               files     \n\
                     Max nice priority         0                    0                    \n";
-        assert_eq!(limit(text, "Max open files"), Some(Limit { soft: 1024, hard: 524_288 }));
-        assert_eq!(limit(text, "Max locked memory"), Some(Limit { soft: 8 << 20, hard: u64::MAX }));
+        assert_eq!(limit(text, "Max open files"), Some(ProcessLimit { soft: 1024, hard: 524_288 }));
+        assert_eq!(limit(text, "Max locked memory"), Some(ProcessLimit { soft: 8 << 20, hard: u64::MAX }));
         assert_eq!((limit(text, "Max processes"), limit("", "Max open files")), (None, None));
     }
 

@@ -4,7 +4,7 @@ use spillway_core::size::human;
 
 use super::finding::Finding;
 use super::host::{Host, counted, sized};
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 use crate::system::cgroup;
 
 /// What a cgroup lets its processes use: microseconds of processor time in each period.
@@ -73,7 +73,7 @@ fn quota(host: &Host) -> Option<Quota> {
 const OWN_DESCRIPTORS: u64 = 256;
 
 /// Whether there is a descriptor for each of the `clients` for which the `memory` of a server has room.
-pub(super) fn open_files(host: &Host, memory: &Memory, clients: usize) -> Finding {
+pub(super) fn open_files(host: &Host, memory: &ServerMemory, clients: usize) -> Finding {
     let Some(limit) = host.limit("Max open files") else {
         return Finding::ok("open files", "limit unknown");
     };
@@ -184,7 +184,7 @@ mod tests {
             ),
         ];
         let (host, _root) = host(&files);
-        let memory = Memory::choose(None, host.root()).unwrap();
+        let memory = ServerMemory::choose(None, host.root()).unwrap();
         let finding = open_files(&host, &memory, 2048);
         assert!(
             finding.status == Status::Note && finding.remedy.as_ref().expect("a note").contains("2304"),

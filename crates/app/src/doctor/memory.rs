@@ -4,14 +4,14 @@ use spillway_core::size::human;
 
 use super::finding::Finding;
 use super::host::Host;
-use crate::memory::{BUDGET_BYTES_MIN, Memory};
+use crate::memory::{BUDGET_BYTES_MIN, ServerMemory};
 use crate::system::cgroup;
 
 /// What a server may use beside its budget, in bytes.
 const BESIDE_BYTES: u64 = 64 << 20;
 
 /// How much there is, and what a server takes of it by default.
-pub(super) fn memory(host: &Host, default: &anyhow::Result<Memory>) -> Finding {
+pub(super) fn memory(host: &Host, default: &anyhow::Result<ServerMemory>) -> Finding {
     let told = |field| host.memory(field).map_or("unknown".to_owned(), human);
     let mut found = format!("{} of {} available", told("MemAvailable"), told("MemTotal"));
     let group = least_room(host).filter(|group| host.memory("MemTotal").is_none_or(|all| group.limit < all));
@@ -54,7 +54,7 @@ fn least_room(host: &Host) -> Option<Group> {
 }
 
 /// Why a server cannot use its default budget.
-fn scarce(host: &Host, default: &Memory) -> Option<String> {
+fn scarce(host: &Host, default: &ServerMemory) -> Option<String> {
     let high = cgroup::unified(host.root(), "memory.high").into_iter();
     let high = high.filter_map(|text| text.parse().ok()).min().unwrap_or(u64::MAX);
     let of_host = host.memory("MemAvailable").unwrap_or(u64::MAX);
@@ -101,7 +101,7 @@ mod tests {
 
     fn judged(files: &[(&str, &str)]) -> Finding {
         let (host, _root) = host(files);
-        memory(&host, &Memory::choose(None, host.root()))
+        memory(&host, &ServerMemory::choose(None, host.root()))
     }
 
     const MEMBER: (&str, &str) = ("proc/self/cgroup", "0::/c\n");

@@ -30,13 +30,13 @@ use spillway_io::{WorkersOptions, rbd};
 
 use crate::cli::DoctorOptions;
 use crate::exit::Exit;
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::{client, system};
 use finding::{Finding, Status};
 use host::Host;
 use programs::Programs;
-use storage::Place;
+use storage::NamedPath;
 
 /// How long the storage at a path may take. A file system of another host that is gone answers never; a disk may have to spin up.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -61,7 +61,7 @@ fn of_path(path: &Path) -> Result<Vec<Finding>> {
     let own: PathBuf = path.to_owned();
     thread::spawn(move || {
         // Nobody waits any more for findings that come late.
-        let _ = found.send(Place::at(&own).map(|place| place.findings(&Host::at(Path::new("/")))));
+        let _ = found.send(NamedPath::at(&own).map(|place| place.findings(&Host::at(Path::new("/")))));
     });
     match findings.recv_timeout(PATIENCE) {
         Ok(findings) => findings,
@@ -78,7 +78,7 @@ fn silent() -> Finding {
 /// What every server needs.
 fn of_server(host: &Host) -> Vec<Finding> {
     let workers = WorkersOptions::default();
-    let budget = Memory::choose(None, host.root());
+    let budget = ServerMemory::choose(None, host.root());
     let mut findings = vec![Finding::ok("spillway", env!("CARGO_PKG_VERSION")), kernel::kernel(host)];
     findings.extend(kernel::threads(host));
     findings.extend([

@@ -9,13 +9,13 @@ use super::finding::Finding;
 use super::host::Host;
 
 /// The folder of a device, and that of its queue; a partition has the queue of its disk.
-pub(super) struct Queue<'a> {
+pub(super) struct QueueFolder<'a> {
     host: &'a Host,
     node: PathBuf,
     queue: PathBuf,
 }
 
-impl<'a> Queue<'a> {
+impl<'a> QueueFolder<'a> {
     /// That of a device by its number; `None` where the kernel has none, as for file systems of several disks or none.
     pub(super) fn of(host: &'a Host, device: u64) -> Option<Self> {
         let node = PathBuf::from(format!("sys/dev/block/{}:{}", major(device), minor(device)));
@@ -105,14 +105,14 @@ mod tests {
         let (host, root) = host(&DISK);
         root.write("sys/dev/block/x", "");
         symlink(root.path().join("devices/sda/sda1"), root.path().join("sys/dev/block/8:1")).unwrap();
-        let queue = Queue::of(&host, makedev(8, 1)).expect("it is there");
+        let queue = QueueFolder::of(&host, makedev(8, 1)).expect("it is there");
         let [medium, write_cache] = queue.medium();
         assert_eq!((medium.status, medium.found.as_str()), (Status::Note, "rotational"));
         assert!(write_cache.found.starts_with("write back: each flush"), "{write_cache:?}");
         let [blocks, discard] = queue.device();
         assert_eq!((blocks.found.as_str(), discard.status), ("512 logical, 4096 physical", Status::Note));
         assert!(queue.is_read_only());
-        assert!(Queue::of(&host, makedev(0, 40)).is_none(), "a file system without a disk");
+        assert!(QueueFolder::of(&host, makedev(0, 40)).is_none(), "a file system without a disk");
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
             ("sys/dev/block/259:0/queue/zoned", "none\n"),
             ("sys/dev/block/259:0/ro", "0\n"),
         ]);
-        let queue = Queue::of(&host, makedev(259, 0)).expect("it is there");
+        let queue = QueueFolder::of(&host, makedev(259, 0)).expect("it is there");
         let all = [queue.medium(), queue.device()].concat();
         assert!(all.iter().all(|finding| finding.status == Status::Ok), "{all:?}");
         assert!(all[3].found.contains("up to 2T") && !queue.is_read_only(), "{all:?}");
@@ -137,7 +137,7 @@ mod tests {
             ("sys/dev/block/8:16/queue/rotational", "1\n"),
         ];
         let (host, _root) = host(&files);
-        let [medium, write_cache] = Queue::of(&host, makedev(8, 16)).expect("it is there").medium();
+        let [medium, write_cache] = QueueFolder::of(&host, makedev(8, 16)).expect("it is there").medium();
         assert_eq!((medium.found.as_str(), write_cache.found.as_str()), ("host-managed zones", "unknown"));
     }
 }

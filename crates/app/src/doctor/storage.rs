@@ -14,12 +14,12 @@ use spillway_io::fuse::file_system_at;
 
 use super::finding::Finding;
 use super::host::Host;
-use super::queue::Queue;
+use super::queue::QueueFolder;
 use super::{file_systems, probe};
 use crate::exit::Failure;
 
 /// A path that was named, and what is there.
-pub(super) struct Place {
+pub(super) struct NamedPath {
     path: PathBuf,
     kind: FileType,
     /// Number of the device that it is, or that its file system lies on.
@@ -29,7 +29,7 @@ pub(super) struct Place {
     stored: u64,
 }
 
-impl Place {
+impl NamedPath {
     /// Wrong usage where nothing is there, or something else than a file, a block device or a folder.
     pub(super) fn at(path: &Path) -> Result<Self> {
         let shown = path.display();
@@ -47,18 +47,18 @@ impl Place {
 
     /// What its storage allows.
     pub(super) fn findings(&self, host: &Host) -> Vec<Finding> {
-        let queue = Queue::of(host, self.device);
+        let queue = QueueFolder::of(host, self.device);
         let mut found = match self.kind {
             FileType::BlockDevice => self.of_device(queue.as_ref()),
             FileType::Directory => [self.of_file_system(), probe::folder(&self.path)].concat(),
             _ => [self.of_file_system(), self.surveyed(false)].concat(),
         };
-        found.extend(queue.iter().flat_map(Queue::medium));
+        found.extend(queue.iter().flat_map(QueueFolder::medium));
         found.into_iter().map(|finding| finding.about(&self.path.display().to_string())).collect()
     }
 
-    fn of_device(&self, queue: Option<&Queue>) -> Vec<Finding> {
-        let mut found = self.surveyed(queue.is_some_and(Queue::is_read_only));
+    fn of_device(&self, queue: Option<&QueueFolder>) -> Vec<Finding> {
+        let mut found = self.surveyed(queue.is_some_and(QueueFolder::is_read_only));
         found.extend(queue.iter().flat_map(|queue| queue.device()));
         found
     }
@@ -129,7 +129,7 @@ mod tests {
     use crate::scratch::Scratch;
 
     fn findings(path: &Path) -> Vec<Finding> {
-        Place::at(path).unwrap().findings(&Host::at(Path::new("/")))
+        NamedPath::at(path).unwrap().findings(&Host::at(Path::new("/")))
     }
 
     fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn what_cannot_be_served_is_wrong_usage_and_named() {
         for (path, words) in [("/does/not/exist", "No such file"), ("/dev/null", "is none of these")] {
-            let error = Place::at(Path::new(path)).err().expect("refused");
+            let error = NamedPath::at(Path::new(path)).err().expect("refused");
             let text = error.to_string();
             assert!(
                 code_of(&error) == Exit::Usage && text.starts_with(path) && text.contains(words),

@@ -35,11 +35,11 @@ pub(super) enum Item {
     /// All lines before are to be written or lost: who waits for that is told.
     Settle(Sender<()>),
     /// Something else to do. It is done between two lines, before lines that wait.
-    Order(Order),
+    Order(LogOrder),
 }
 
 /// What the log's thread is asked for besides writing.
-pub(super) enum Order {
+pub(super) enum LogOrder {
     /// Open the file again by its path.
     Reopen,
     /// Write there from now on.
@@ -47,21 +47,21 @@ pub(super) enum Order {
 }
 
 /// The end that threads which log have.
-pub(super) struct Queue {
+pub(super) struct LogQueue {
     items: Sender<Item>,
-    counts: Arc<Counts>,
+    counts: Arc<Backlog>,
 }
 
 /// What both ends know.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct Backlog {
     /// Bytes of lines that wait.
     pub(super) waiting: AtomicUsize,
     /// Lines that found no room and that nobody has accounted for.
     pub(super) refused: AtomicU64,
 }
 
-impl Queue {
+impl LogQueue {
     /// A queue whose items arrive at the receiver.
     pub(super) fn new() -> (Self, Receiver<Item>) {
         let (items, arriving) = channel();
@@ -69,7 +69,7 @@ impl Queue {
     }
 
     /// What both ends know; who takes lines out uncounts them.
-    pub(super) fn counts(&self) -> Arc<Counts> {
+    pub(super) fn counts(&self) -> Arc<Backlog> {
         self.counts.clone()
     }
 
@@ -121,7 +121,7 @@ pub(super) fn apart(speak: impl FnOnce()) -> Vec<u8> {
 
 /// The way of one event into the queue.
 pub(super) struct QueueWriter<'a> {
-    queue: &'a Queue,
+    queue: &'a LogQueue,
     panic: bool,
 }
 
@@ -140,7 +140,7 @@ impl Write for QueueWriter<'_> {
 }
 
 /// Makes the ways into a queue for the formatter.
-pub(super) struct QueueWriters(pub(super) &'static Queue);
+pub(super) struct QueueWriters(pub(super) &'static LogQueue);
 
 impl<'a> MakeWriter<'a> for QueueWriters {
     type Writer = QueueWriter<'a>;

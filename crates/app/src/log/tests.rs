@@ -23,7 +23,7 @@ const CHILD: &str = "SPILLWAY_TEST_LOG_OF_CHILD";
 const ABORTED: Option<i32> = Some(6);
 
 /// Takes out all lines that wait.
-fn taken(queue: &Queue, items: &Receiver<Item>) -> String {
+fn taken(queue: &LogQueue, items: &Receiver<Item>) -> String {
     let lines = |item| match item {
         Item::Lines(lines) => String::from_utf8(lines).unwrap(),
         _ => panic!("only lines were let in"),
@@ -35,7 +35,7 @@ fn taken(queue: &Queue, items: &Receiver<Item>) -> String {
 
 #[test]
 fn what_waits_is_bounded_and_what_finds_no_room_is_counted() {
-    let (queue, items) = Queue::new();
+    let (queue, items) = LogQueue::new();
     let refused = || queue.counts().refused.swap(0, Ordering::Relaxed);
     let line = format!("{}\n", "x".repeat(999));
     (0..1000).for_each(|_| queue.push(line.as_bytes(), false));
@@ -54,7 +54,7 @@ fn what_waits_is_bounded_and_what_finds_no_room_is_counted() {
 
 #[test]
 fn nobody_waits_for_a_log_that_is_stuck() {
-    let (queue, _items) = Queue::new();
+    let (queue, _items) = LogQueue::new();
     queue.push(b"never taken\n", false);
     assert!(!queue.wait_until_settled(Duration::from_millis(1)));
 }

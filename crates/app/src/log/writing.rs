@@ -10,17 +10,17 @@ use std::time::Duration;
 use spillway_core::sync::Ordering;
 
 use super::output::LogOutput;
-use super::queue::{Counts, Item, Order, apart, count};
+use super::queue::{Backlog, Item, LogOrder, apart, count};
 
 /// How long a place that takes nothing is waited for until orders are looked at.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What it has.
-pub(super) struct Writing {
+pub(super) struct LogWriter {
     items: Receiver<Item>,
     /// Items that arrived before an order that was looked for.
     waiting: VecDeque<Item>,
-    counts: Arc<Counts>,
+    counts: Arc<Backlog>,
     output: LogOutput,
     /// The last line ends in its middle.
     torn: bool,
@@ -29,9 +29,9 @@ pub(super) struct Writing {
     why: String,
 }
 
-impl Writing {
+impl LogWriter {
     /// Writes what comes through a queue with these `counts` to `output`.
-    pub(super) fn new(items: Receiver<Item>, counts: Arc<Counts>, output: LogOutput) -> Self {
+    pub(super) fn new(items: Receiver<Item>, counts: Arc<Backlog>, output: LogOutput) -> Self {
         Self { items, waiting: VecDeque::new(), counts, output, torn: false, lost: 0, why: String::new() }
     }
 
@@ -134,10 +134,10 @@ impl Writing {
     }
 
     /// Does what is asked for; says whether lines go elsewhere by that.
-    fn obey(&mut self, order: Order) -> bool {
+    fn obey(&mut self, order: LogOrder) -> bool {
         let elsewhere = match order {
-            Order::Reopen => self.reopen(),
-            Order::Replace(output) => {
+            LogOrder::Reopen => self.reopen(),
+            LogOrder::Replace(output) => {
                 self.output = output;
                 true
             }

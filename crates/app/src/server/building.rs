@@ -16,7 +16,7 @@ use crate::cli::naming::Naming;
 use crate::cli::place::file_below;
 use crate::cli::plan::DevicePlan;
 use crate::runtime_folder::RuntimeFolder;
-use crate::server::device::{Changes, Device, Guest};
+use crate::server::device::{ChangeLock, Device, Guest};
 use crate::server::listening;
 use crate::system::service::reported;
 
@@ -70,12 +70,12 @@ impl Built {
             );
         }
         let (stack, file, guest) = (self.stack, self.file, self.guest);
-        Ok(Device { stack, changes: Changes::new(), export, address, file, guest, _connections: None })
+        Ok(Device { stack, changes: ChangeLock::new(), export, address, file, guest, _connections: None })
     }
 }
 
 /// The name of a device that is added, and its sockets.
-pub(crate) struct Claim {
+pub(crate) struct DeviceClaim {
     pub(crate) number: u32,
     pub(crate) control: Listener,
     /// The NBD socket and what its connections take, where devices have their own.
@@ -124,7 +124,7 @@ impl Builder {
     }
 
     /// Builds a compressed RAM disk without a size, under the first number that no device of this user has.
-    pub(crate) async fn build_added(&self) -> Result<(Claim, Built), Error> {
+    pub(crate) async fn build_added(&self) -> Result<(DeviceClaim, Built), Error> {
         let builder = self.clone();
         // A lock is waited for, and other servers are looked for.
         let claim = on_blocking_thread(move || builder.claim()).await?;
@@ -133,7 +133,7 @@ impl Builder {
     }
 
     /// The first number that is free, by the control socket of its name.
-    fn claim(&self) -> Result<Claim, Error> {
+    fn claim(&self) -> Result<DeviceClaim, Error> {
         for number in 0..NUMBERS_MAX {
             let name = added_name(number);
             if self.aliases.contains(&name) {
@@ -148,7 +148,7 @@ impl Builder {
                 Ok(control) => match self.own_sockets.then(|| self.own(&name)).transpose() {
                     // What serves there has another name.
                     Err(error) if error.kind == Kind::Busy && self.folder.nbd_socket(&name).exists() => {}
-                    own => return Ok(Claim { number, control, own: own? }),
+                    own => return Ok(DeviceClaim { number, control, own: own? }),
                 },
             }
         }

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const FILE: &str = "SPILLWAY_FILE";
 
 /// A program that runs, or has ended.
-pub(crate) struct Running {
+pub(crate) struct RunningCommand {
     name: String,
     id: Pid,
     process: OwnedFd,
@@ -39,7 +39,7 @@ pub(crate) struct Running {
     asked: Option<i32>,
 }
 
-impl Running {
+impl RunningCommand {
     /// Starts `words` with `environment` besides this program's own, and what that had `before`. Its end is an event. To be called on the thread of `main`.
     pub(crate) fn start(
         words: &[OsString],
@@ -109,7 +109,7 @@ impl Running {
     }
 }
 
-impl fmt::Display for Running {
+impl fmt::Display for RunningCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (pid {})", self.name, self.id.as_raw_nonzero())
     }
@@ -148,7 +148,7 @@ mod tests {
     fn ended(words: &[&str], signal: Option<i32>) -> u8 {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
         let (events, _events) = mpsc::channel();
-        Running::start(&words, Before::now(), [], events).unwrap().end(signal)
+        RunningCommand::start(&words, Before::now(), [], events).unwrap().end(signal)
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
     fn the_end_of_a_command_is_an_event_and_its_code_stays() {
         let (sender, events) = mpsc::channel();
         let words = ["sh", "-c", "exit 7"].map(OsString::from);
-        let running = Running::start(&words, Before::now(), [], sender).unwrap();
+        let running = RunningCommand::start(&words, Before::now(), [], sender).unwrap();
         assert!(matches!(events.recv(), Ok(Event::CommandEnded)));
         assert_eq!(running.end(None), 7);
     }
@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn one_that_cannot_be_run_is_named() {
         let (events, _events) = mpsc::channel();
-        let error = Running::start(&["/no/such/program".into()], Before::now(), [], events).err().unwrap();
+        let error =
+            RunningCommand::start(&["/no/such/program".into()], Before::now(), [], events).err().unwrap();
         assert!(format!("{error:#}").contains("/no/such/program"), "{error:#}");
     }
 }

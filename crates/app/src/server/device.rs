@@ -18,13 +18,13 @@ pub(super) mod changes;
 pub(crate) mod occupants;
 
 /// The changes of a device: one after the other, and none after its end.
-pub(crate) struct Changes {
+pub(crate) struct ChangeLock {
     /// Its one unit is held while a change is made.
     turn: Semaphore,
     ended: AtomicBool,
 }
 
-impl Changes {
+impl ChangeLock {
     /// None is under way.
     pub(crate) fn new() -> Self {
         Self { turn: Semaphore::new(1), ended: AtomicBool::new(false) }
@@ -64,7 +64,7 @@ pub(crate) struct Guest {
 pub(crate) struct Device {
     /// What it is made of.
     pub(crate) stack: Stack,
-    pub(crate) changes: Changes,
+    pub(crate) changes: ChangeLock,
     /// What NBD clients connect to.
     pub(crate) export: Arc<Export>,
     /// Where they connect.

@@ -13,7 +13,7 @@ use spillway_export::nbd::{self, NbdSession};
 use spillway_export::tls::TlsSession;
 use spillway_export::vhost_user::{self, QUEUE_BYTES, TransferLimits, VhostUserSession, inflight_bytes_max};
 use spillway_io::vhost::{NewConversation, VhostServing, serve_vhost};
-use spillway_io::{Limits, Listener, NewSession, Peers, Serving, Workers, serve};
+use spillway_io::{ConnectionLimits, Listener, NewSession, Peers, Serving, Workers, serve};
 
 use crate::address::Address;
 use crate::server::building::Built;
@@ -119,7 +119,7 @@ impl Endpoints {
         built: Vec<Built>,
         listener: Listener,
         workers: &Workers,
-        limits: Limits,
+        limits: ConnectionLimits,
     ) -> Result<Vec<Device>, Error> {
         assert!(self.shared.is_none() && self.own.is_empty(), "devices are served at two places");
         let (exports, address) = (Arc::new(Exports::new()), self.protection.address(&listener));
@@ -141,7 +141,7 @@ impl Endpoints {
         built: Built,
         listener: Listener,
         workers: &Workers,
-        limits: Limits,
+        limits: ConnectionLimits,
     ) -> Result<Device, Error> {
         assert!(self.shared.is_none(), "{} has a socket beside that of all", built.name);
         let exports = Arc::new(Exports::new());
@@ -162,7 +162,13 @@ impl Endpoints {
         self.protection.read_again();
     }
 
-    fn offer(&self, exports: Arc<Exports>, listener: Listener, workers: &Workers, limits: Limits) -> Service {
+    fn offer(
+        &self,
+        exports: Arc<Exports>,
+        listener: Listener,
+        workers: &Workers,
+        limits: ConnectionLimits,
+    ) -> Service {
         let (offered, address, config) = (exports.clone(), self.protection.address(&listener), self.sessions);
         let new_session: NewSession = match self.protection.certificates.clone() {
             None => Arc::new(move || Box::new(NbdSession::new(offered.clone(), config))),
@@ -171,7 +177,7 @@ impl Endpoints {
             }),
         };
         let listener = listener.counting(self.peers.clone());
-        let serving = serve(listener, workers, new_session, Limits { idle: self.idle, ..limits });
+        let serving = serve(listener, workers, new_session, ConnectionLimits { idle: self.idle, ..limits });
         Service { exports, address, serving }
     }
 
@@ -223,7 +229,8 @@ impl Endpoints {
         assert!(named, "device {} is controlled at {path:?}", device.name());
         let devices = devices.clone();
         let new_session: NewSession = Arc::new(move || Box::new(ControlSession::new(devices.clone())));
-        let limits = Limits { connections_max: CONTROL_CONNECTIONS_MAX, ..Limits::default() };
+        let limits =
+            ConnectionLimits { connections_max: CONTROL_CONNECTIONS_MAX, ..ConnectionLimits::default() };
         let serving = serve(listener, workers, new_session, limits);
         let before = self.control.insert(device.name().to_owned(), serving);
         assert!(before.is_none(), "device {} has two control sockets", device.name());
@@ -240,8 +247,11 @@ impl Endpoints {
         let (devices, rights, place) = (devices.clone(), Arc::new(rights), http::described(&listener));
         let new_session: NewSession =
             Arc::new(move || Box::new(HttpSession::new(devices.clone(), rights.clone())));
-        let limits =
-            Limits { connections_max: HTTP_CONNECTIONS_MAX, idle: Some(HTTP_IDLE), ..Limits::default() };
+        let limits = ConnectionLimits {
+            connections_max: HTTP_CONNECTIONS_MAX,
+            idle: Some(HTTP_IDLE),
+            ..ConnectionLimits::default()
+        };
         let before = self.http.replace((serve(listener, workers, new_session, limits), place));
         assert!(before.is_none(), "HTTP is served at two places");
     }

@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 use spillway_core::{Error, Job, Kind, Report};
 
 use crate::exit::Exit;
-use crate::server::building::{Built, Claim};
+use crate::server::building::{Built, DeviceClaim};
 use crate::server::device::Device;
 
 /// Sends the answer to a client. Dropped, it says that the server stops.
@@ -37,7 +37,7 @@ pub(crate) enum Event {
     /// A client asks for another device, and waits for its number.
     Add(ReplySender<u32>),
     /// It is built, or cannot be.
-    Built(Result<Box<(Claim, Built)>, Error>, ReplySender<u32>),
+    Built(Result<Box<(DeviceClaim, Built)>, Error>, ReplySender<u32>),
 }
 
 impl Event {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use spillway_core::{Error, Kind};
 use spillway_export::control::Operation;
-use spillway_io::{Access, Listener, connect_within, is_listening};
+use spillway_io::{Listener, SocketAccess, connect_within, is_listening};
 
 use crate::address::Address;
 use crate::cli::naming::{NUMBERS_MAX, numbered};
@@ -46,7 +46,8 @@ fn claim(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
     folder.create()?;
     let taken =
         || format!("device {device} is taken: stop it by 'spillway stop {device}' or give another --name");
-    let listener = unix(folder, &folder.control_socket(device), Access::OWNER_ONLY).with_context(taken)?;
+    let listener =
+        unix(folder, &folder.control_socket(device), SocketAccess::OWNER_ONLY).with_context(taken)?;
     // Only now: of two that start in two folders, at least one sees the other.
     expect_free_elsewhere(folder, device).with_context(taken)?;
     Ok(listener)
@@ -68,7 +69,7 @@ fn expect_free_elsewhere(folder: &RuntimeFolder, device: &str) -> Result<()> {
 
 /// A device's own NBD socket.
 pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
-    unix(folder, &folder.nbd_socket(device), Access::OWNER_ONLY)
+    unix(folder, &folder.nbd_socket(device), SocketAccess::OWNER_ONLY)
 }
 
 /// A device's socket for a virtual machine monitor.
@@ -78,12 +79,12 @@ pub(crate) fn guest(folder: &RuntimeFolder, path: &Path, config: &ServerConfig) 
 
 /// A socket of this user at a place that was asked for.
 pub(crate) fn private(folder: &RuntimeFolder, path: &Path) -> Result<Listener> {
-    unix(folder, path, Access::OWNER_ONLY)
+    unix(folder, path, SocketAccess::OWNER_ONLY)
 }
 
 /// Listens on a socket of this user, unless something is in the way now.
 pub(crate) fn at_once(folder: &RuntimeFolder, path: &Path) -> Result<Listener, Error> {
-    Listener::unix_in_turn(path, Access::OWNER_ONLY, folder.path())
+    Listener::unix_in_turn(path, SocketAccess::OWNER_ONLY, folder.path())
 }
 
 /// The one place for all devices, where one is `passed` or `config` names it.
@@ -109,7 +110,7 @@ pub(crate) fn address_of(listener: &Listener) -> Address {
     }
 }
 
-fn unix(folder: &RuntimeFolder, path: &Path, access: Access) -> Result<Listener> {
+fn unix(folder: &RuntimeFolder, path: &Path, access: SocketAccess) -> Result<Listener> {
     check_socket_path(path)?;
     Ok(outlive(folder, path, access, ENDING_PATIENCE).map_err(refused)?)
 }
@@ -119,7 +120,7 @@ fn unix(folder: &RuntimeFolder, path: &Path, access: Access) -> Result<Listener>
 fn outlive(
     folder: &RuntimeFolder,
     path: &Path,
-    access: Access,
+    access: SocketAccess,
     patience: Duration,
 ) -> Result<Listener, Error> {
     let start = Instant::now();
@@ -189,7 +190,7 @@ mod tests {
         let path = scratch.path().join("s");
         let living = asked(&path, true);
         assert_eq!(
-            outlive(&folder(&scratch), &path, Access::OWNER_ONLY, ENDING_PATIENCE)
+            outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, ENDING_PATIENCE)
                 .err()
                 .expect("a server answers")
                 .kind,
@@ -205,7 +206,7 @@ mod tests {
         let _silent = UnixListener::bind(&path).unwrap();
         let patience = Duration::from_millis(50);
         assert_eq!(
-            outlive(&folder(&scratch), &path, Access::OWNER_ONLY, patience)
+            outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, patience)
                 .err()
                 .expect("a server listens")
                 .kind,
@@ -218,7 +219,7 @@ mod tests {
         let scratch = Scratch::new("dead");
         let path = scratch.path().join("s");
         let dead = asked(&path, false);
-        outlive(&folder(&scratch), &path, Access::OWNER_ONLY, ENDING_PATIENCE)
+        outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, ENDING_PATIENCE)
             .expect("it is gone once it was asked");
         dead.join().unwrap();
     }
@@ -229,7 +230,7 @@ mod tests {
         let path = scratch.path().join("s");
         let ending = UnixListener::bind(&path).unwrap();
         let end = std::thread::spawn(move || drop(ending.accept().map(|_| ending.accept())));
-        outlive(&folder(&scratch), &path, Access::OWNER_ONLY, ENDING_PATIENCE)
+        outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, ENDING_PATIENCE)
             .expect("the other one is gone after two connections");
         end.join().unwrap();
     }
@@ -240,7 +241,7 @@ mod tests {
         scratch.write("s", "precious");
         let start = Instant::now();
         let refused =
-            outlive(&folder(&scratch), &scratch.path().join("s"), Access::OWNER_ONLY, ENDING_PATIENCE);
+            outlive(&folder(&scratch), &scratch.path().join("s"), SocketAccess::OWNER_ONLY, ENDING_PATIENCE);
         assert_eq!(refused.err().expect("in the way").kind, Kind::Busy);
         assert!(start.elapsed() < ENDING_PATIENCE);
     }

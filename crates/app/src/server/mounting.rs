@@ -18,7 +18,7 @@ use spillway_layers::stack::Part;
 use crate::cli::place::file_below;
 use crate::cli::server_options::ServerConfig;
 use crate::exit::refused;
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 use crate::server::device::Device;
 use crate::server::device::occupants::{self, loops_below};
 use crate::server::devices::Devices;
@@ -27,15 +27,15 @@ use crate::server::devices::Devices;
 const MESSAGES_EACH: usize = 2;
 
 /// What a mount takes of the memory budget. It is held before devices are built, of which some take what is left.
-pub(crate) struct Room {
+pub(crate) struct MountMemory {
     readers: usize,
     workspace: Workspace,
     charge: Charge,
 }
 
-impl Room {
+impl MountMemory {
     /// For as many readers as `memory` allows and `workers` can serve.
-    pub(crate) fn hold(workers: &Workers, budget: &Arc<Budget>, memory: &Memory) -> Result<Self> {
+    pub(crate) fn hold(workers: &Workers, budget: &Arc<Budget>, memory: &ServerMemory) -> Result<Self> {
         let each = MESSAGES_EACH * MessageBuffers::bytes_each(MESSAGE_LEN_MAX, PAYLOAD_OFFSET);
         // A quarter of what requests may take, at 32 MiB of budget two readers.
         let readers = (memory.buffers as usize / 4 / each).clamp(1, READERS_MAX).min(workers.count());
@@ -61,8 +61,8 @@ impl Mounting {
         place: &Path,
         devices: &Arc<Devices>,
         workers: &Workers,
-        memory: &Memory,
-        room: Room,
+        memory: &ServerMemory,
+        room: MountMemory,
         adds: bool,
     ) -> Result<Self> {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -71,7 +71,7 @@ impl Mounting {
         let tree = if config.allow_other { tree.shared() } else { tree };
         let tree = Arc::new(if adds { tree.with_class(devices.clone()) } else { tree });
         devices.all().iter().for_each(|device| show(&tree, device, devices));
-        let Room { readers, workspace, charge } = room;
+        let MountMemory { readers, workspace, charge } = room;
         let (mount, note) = Mount::at(place, config.allow_other).map_err(refused)?;
         if let Some(note) = note {
             tracing::warn!("{note}");

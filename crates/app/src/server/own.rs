@@ -5,17 +5,17 @@ use std::time::Instant;
 
 use spillway_core::buffer::Buffers;
 use spillway_core::{Attribute, Attributes, Budget, Spec, Table, Unit, Value};
-use spillway_io::{Allowed, Peers};
+use spillway_io::{AllowedNetworks, Peers};
 
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 
 /// See the head of this file.
 struct Own {
     budget: Arc<Budget>,
-    memory: Memory,
+    memory: ServerMemory,
     buffers: Buffers,
     workers: usize,
-    hosts: Arc<Allowed>,
+    hosts: Arc<AllowedNetworks>,
     peers: Arc<Peers>,
     start: Instant,
 }
@@ -26,10 +26,10 @@ pub(crate) const PART: &str = "server";
 /// Attributes of a server that starts now.
 pub(crate) fn attributes(
     budget: Arc<Budget>,
-    memory: Memory,
+    memory: ServerMemory,
     buffers: Buffers,
     workers: usize,
-    hosts: Arc<Allowed>,
+    hosts: Arc<AllowedNetworks>,
     peers: Arc<Peers>,
 ) -> Arc<dyn Attributes> {
     Arc::new(Table::new(

@@ -12,7 +12,7 @@
 //! | close | writing back and reading ahead, as far as disks answer; a lock that keeps other hosts out is given back |
 //!
 //! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal alone.
-//! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::Limits::stop_grace).
+//! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::ConnectionLimits::stop_grace).
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::address::Address;
     use crate::server::building::opening::StackOpener;
-    use crate::server::device::Changes;
+    use crate::server::device::ChangeLock;
     use crate::trust::Trusts;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
     use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, block_on};
@@ -154,7 +154,7 @@ mod tests {
         let address = Address::unix("/s");
         Arc::new(Device {
             stack,
-            changes: Changes::new(),
+            changes: ChangeLock::new(),
             export,
             address,
             file: None,

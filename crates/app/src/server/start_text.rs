@@ -7,13 +7,13 @@ use spillway_core::size::human;
 use spillway_export::control::DeviceRow;
 
 use crate::address::quoted;
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 use crate::server::device::Device;
 
 /// The words for a server with these `devices`, and with its `log` in a file where nobody can see it otherwise.
 pub(crate) fn compose(
     devices: &[&Device],
-    memory: &Memory,
+    memory: &ServerMemory,
     workers: usize,
     driver: &str,
     http: Option<&str>,

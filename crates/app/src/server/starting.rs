@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_core::{Aligned, Budget, Charge, Error, Job, Place, block_on};
-use spillway_io::{Allowed, Limits, Listener, OnFailure, Peers, Workers, WorkersOptions};
+use spillway_io::{AllowedNetworks, ConnectionLimits, Listener, OnFailure, Peers, Workers, WorkersOptions};
 
 use super::Server;
 use crate::cli::plan::{DevicePlan, ServerPlan};
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Exit, refused};
-use crate::memory::Memory;
+use crate::memory::ServerMemory;
 use crate::runtime_folder::RuntimeFolder;
 use crate::server::building::opening::StackOpener;
 use crate::server::building::{Builder, Built};
 use crate::server::devices::Devices;
 use crate::server::endpoints::{Endpoints, GUEST_BYTES};
 use crate::server::event::{Event, outcome};
-use crate::server::listening::passed::Passed;
+use crate::server::listening::passed::PassedSockets;
 use crate::server::listening::tls::Protection;
 use crate::server::listening::{self, hosts, http};
-use crate::server::mounting::{Mounting, Room};
+use crate::server::mounting::{MountMemory, Mounting};
 use crate::server::own;
 use crate::server::shutdown::signals::Asked;
 use crate::system::service;
@@ -37,8 +37,8 @@ impl Server {
         to_self: Sender<Event>,
         events: Receiver<Event>,
     ) -> Result<Self> {
-        let (passed, hosts) = (Passed::take(&plan.server)?, hosts::allowed(&plan.server)?);
-        let memory = Memory::choose(plan.server.memory, Path::new("/"))?;
+        let (passed, hosts) = (PassedSockets::take(&plan.server)?, hosts::allowed(&plan.server)?);
+        let memory = ServerMemory::choose(plan.server.memory, Path::new("/"))?;
         // The control socket claims a device's name, so it comes before anything that could disturb another server.
         let protection = Protection::choose(&plan.server)?;
         let claims = plan.devices.iter_mut().map(|device| {
@@ -100,12 +100,12 @@ impl Server {
         &mut self,
         plan: ServerPlan,
         claims: Vec<Listener>,
-        passed: Passed,
-        hosts: Arc<Allowed>,
+        passed: PassedSockets,
+        hosts: Arc<AllowedNetworks>,
     ) -> Result<()> {
         let (adds, mount) = (plan.adds(), plan.server.mount.as_deref());
         let budget = self.builder.opening.budget();
-        let room = mount.map(|_| Room::hold(&self.workers, budget, &self.memory)).transpose()?;
+        let room = mount.map(|_| MountMemory::hold(&self.workers, budget, &self.memory)).transpose()?;
         let guests = plan.devices.iter().filter(|device| device.guest.is_some());
         let charges = guests.map(|_| budget.hold(GUEST_BYTES)).collect::<Result<Vec<_>, _>>();
         let charges = charges.map_err(|kind| {
@@ -162,7 +162,7 @@ impl Server {
         let endpoints = if shared.is_some() { 1 } else { plans.len() };
         let all = self.memory.connections_max(protection.connection_bytes());
         let connections_max = (all / endpoints).max(1);
-        let limits = Limits { connections_max, ..Limits::default() };
+        let limits = ConnectionLimits { connections_max, ..ConnectionLimits::default() };
         let built = self.build_all(plans)?;
         if let Some(listener) = shared {
             let devices = self.endpoints.serve_together(built, listener, &self.workers, limits)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use spillway_core::task;
 use spillway_export::control::message::decode_reply;
-use spillway_export::control::{Operation, Reply};
+use spillway_export::control::{ControlReply, Operation};
 
 use super::*;
 use crate::cli::{Cli, Command};
@@ -25,7 +25,7 @@ fn plan() -> ServerPlan {
 }
 
 /// What a control client is answered.
-fn ask(folder: &RuntimeFolder, operation: &Operation) -> Result<Reply, Error> {
+fn ask(folder: &RuntimeFolder, operation: &Operation) -> Result<ControlReply, Error> {
     let mut stream = UnixStream::connect(folder.control_socket("a")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(operation.encode().as_bytes()).unwrap();
@@ -62,7 +62,7 @@ fn changes_and_control_clients_wait_for_no_background_work() {
     let client = std::thread::spawn(move || {
         let (device, attribute) = (|| "a".to_owned(), || "max_comp_streams".to_owned());
         let set = Operation::Set { device: device(), attribute: attribute(), value: 3.into() };
-        assert_eq!(ask(&folder, &set), Ok(Reply::Done), "an attribute is set where it is asked for");
+        assert_eq!(ask(&folder, &set), Ok(ControlReply::Done), "an attribute is set where it is asked for");
         let held = ask(&folder, &Operation::Hold { device: device(), opener: None });
         assert_eq!(held.map_err(|error| error.kind), Err(Kind::Busy), "it has no client");
         let get = Operation::Get { device: device(), attribute: Some(attribute()), from: None };
@@ -70,7 +70,7 @@ fn changes_and_control_clients_wait_for_no_background_work() {
             ask(&folder, &question).expect("a worker answers");
         }
         drop(release);
-        assert_eq!(ask(&folder, &Operation::StopServer {}), Ok(Reply::Done));
+        assert_eq!(ask(&folder, &Operation::StopServer {}), Ok(ControlReply::Done));
     });
     server.run().unwrap();
     client.join().unwrap();

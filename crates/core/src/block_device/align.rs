@@ -30,7 +30,7 @@ use crate::memory::budget::Budget;
 use crate::memory::buffer::{IoBuf, Workspace};
 use crate::mutant;
 
-use gates::{Gates, Held, Set};
+use gates::{GateSet, Gates, HeldGates};
 use pieces::{bare_pieces, edges, is_long, pieces, window};
 
 /// Bytes of the buffers for all merges and reads of parts of a device together: three of the longest pieces, or a hundred
@@ -146,11 +146,11 @@ impl Aligned {
             let this = self.clone();
             return Answer::pending(async move { this.change_in_pieces(request).await });
         }
-        let set = Set::of(request.range);
+        let set = GateSet::of(request.range);
         if !self.gates.try_share(&set) {
             let this = self.clone();
             return Answer::pending(async move {
-                let _shared = Held::shared(&this.gates, set).await;
+                let _shared = HeldGates::shared(&this.gates, set).await;
                 this.below.submit(request).await
             });
         }
@@ -160,7 +160,7 @@ impl Aligned {
                 Answer::Done(reply)
             }
             Answer::Pending(future) => {
-                let shared = Held::of_shared(&self.gates, set);
+                let shared = HeldGates::of_shared(&self.gates, set);
                 Answer::pending(async move {
                     let _shared = shared;
                     future.await
@@ -176,7 +176,7 @@ impl Aligned {
         let mut result = Ok(());
         for range in bare_pieces(request.range) {
             let piece = Request { op: request.op, range, flags, buf: IoBuf::empty() };
-            let _shared = Held::shared(&self.gates, Set::of(range)).await;
+            let _shared = HeldGates::shared(&self.gates, GateSet::of(range)).await;
             result = self.below.submit(piece).await.result;
             if result.is_err() {
                 break;
@@ -249,9 +249,9 @@ impl Aligned {
         let gated = if mutant::on("align: hold the gate of the first edge alone") { 1 } else { 2 };
         let alone = edges(block, piece)
             .take(gated)
-            .map(|edge| Set::of(block.cover(edge)))
-            .fold(Set::default(), Set::or);
-        let held = Held::merging(&self.gates, Set::of(whole), alone);
+            .map(|edge| GateSet::of(block.cover(edge)))
+            .fold(GateSet::default(), GateSet::or);
+        let held = HeldGates::merging(&self.gates, GateSet::of(whole), alone);
         let _held = if mutant::on("align: merge without the gates") { None } else { Some(held.await) };
         buf = self.read_edges(block, piece, buf, edge_buf).await?;
         let target = &mut buf[window(whole, piece)];

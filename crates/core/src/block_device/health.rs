@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::block_device::storage::Connection;
+use crate::block_device::storage::ConnectionStatus;
 use crate::sync::Mutex;
 
 /// How long a server refuses no write before it counts as full no longer. Longer than caches pause between two tries: no answer says that
 /// there is room, because a write over an older one is never refused.
 pub const ROOM_AFTER: Duration = Duration::from_secs(15);
 
-/// Whether a server answers, by place in [`Connection::STATES`].
+/// Whether a server answers, by place in [`ConnectionStatus::STATES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// It answers.
@@ -77,12 +77,12 @@ impl ServerHealth {
     }
 
     /// How it is at that time, for people.
-    pub fn connection(&self, at: Duration) -> Connection {
+    pub fn connection(&self, at: Duration) -> ConnectionStatus {
         let now = self.0.lock();
         let full = now.refusals.map(|(since, _)| since);
         let state = if now.state == ServerState::Up && full.is_some() { 5 } else { now.state as usize };
-        Connection {
-            state: Connection::STATES[state],
+        ConnectionStatus {
+            state: ConnectionStatus::STATES[state],
             lasts: at.saturating_sub(full.map_or(now.since, |since| since.max(now.since))),
             lost: now.lost,
             unflushed: 0,

@@ -42,8 +42,8 @@ pub enum FallocateMode {
 
 /// How a server is reached that has the data of a storage.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Connection {
-    /// One of [`Connection::STATES`].
+pub struct ConnectionStatus {
+    /// One of [`ConnectionStatus::STATES`].
     pub state: &'static str,
     /// How long it has been in that state.
     pub lasts: Duration,
@@ -53,7 +53,7 @@ pub struct Connection {
     pub unflushed: u64,
 }
 
-impl Connection {
+impl ConnectionStatus {
     /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail; `fenced`, once
     /// another client has taken the data over: they fail for good; `full`, while writes that need room fail.
     pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing", "fenced", "full"];
@@ -91,15 +91,15 @@ pub trait Storage: Send + Sync {
     fn direct(&self) -> bool;
 
     /// How its server is reached, where it has one.
-    fn connection(&self) -> Connection {
-        Connection { state: Connection::STATES[0], ..Connection::default() }
+    fn connection(&self) -> ConnectionStatus {
+        ConnectionStatus { state: ConnectionStatus::STATES[0], ..ConnectionStatus::default() }
     }
 
     /// The last calls are about to come: where calls fail after a time since a server cannot be reached, they have that time once more from
     /// now on.
     fn wait_anew(&self) {}
 
-    /// Set for good once another host has taken the data over, where that can be: `fenced` in [`Connection::STATES`].
+    /// Set for good once another host has taken the data over, where that can be: `fenced` in [`ConnectionStatus::STATES`].
     fn fence(&self) -> Option<Arc<AtomicBool>> {
         None
     }

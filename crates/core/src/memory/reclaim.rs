@@ -150,16 +150,16 @@ impl Reclaim {
     }
 
     /// A request waits as long as the result is there.
-    pub(crate) fn wait(&self) -> Waiting<'_> {
+    pub(crate) fn wait(&self) -> ReclaimWait<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waiting(self)
+        ReclaimWait(self)
     }
 }
 
 /// See [`Reclaim::wait`].
-pub(crate) struct Waiting<'a>(&'a Reclaim);
+pub(crate) struct ReclaimWait<'a>(&'a Reclaim);
 
-impl Drop for Waiting<'_> {
+impl Drop for ReclaimWait<'_> {
     fn drop(&mut self) {
         let before = self.0.waiting.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "who stops waiting has waited");

@@ -1,7 +1,7 @@
 //! Queues in memory that another program shares, without that memory: what vhost-user needs besides a stream of messages.
 //!
 //! A driver in the `io` crate owns the socket, the mappings and the event descriptors. It hands each message to the [`Conversation`] with
-//! itself as [`Host`], and runs each queue that the conversation starts as a task on a worker, which calls [`turn`]:
+//! itself as [`ConversationHost`], and runs each queue that the conversation starts as a task on a worker, which calls [`turn`]:
 //!
 //! ```text
 //!   `poll` -> `interrupts`: signal -> `arm`, false: `poll` again -> sleep until an answer, a kick or a change
@@ -133,7 +133,7 @@ pub enum EventOf {
 }
 
 /// What a conversation has done for it.
-pub trait Host {
+pub trait ConversationHost {
     /// Maps `len` bytes of a file from `offset` on, which are there now.
     fn map(&mut self, file: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error>;
 
@@ -158,7 +158,7 @@ pub trait Host {
 
 /// What is sent back for a message, with descriptors.
 #[derive(Debug, Default)]
-pub struct Response {
+pub struct MessageResponse {
     /// The bytes; empty for nothing.
     pub bytes: Vec<u8>,
     /// At most one.
@@ -182,8 +182,8 @@ pub trait Conversation {
         head: &[u8; HEAD_LEN],
         body: &[u8],
         descriptors: Vec<OwnedFd>,
-        host: &mut dyn Host,
-    ) -> LocalFuture<Result<Response, Error>>;
+        host: &mut dyn ConversationHost,
+    ) -> LocalFuture<Result<MessageResponse, Error>>;
 
     /// The conversation is over, and every queue has stopped: what was acknowledged becomes as durable as the device can make it, and the front end will know
     /// that from the memory that it keeps.

@@ -15,8 +15,8 @@ mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod threads;
 
-use held::Held;
-use line::Line;
+use held::HeldRanges;
+use line::TurnQueue;
 
 /// Ranges held by guards.
 ///
@@ -48,15 +48,15 @@ struct Shared {
 }
 
 struct State {
-    held: Held,
-    line: Line,
+    held: HeldRanges,
+    line: TurnQueue,
 }
 
 impl RangeSet {
     /// A set that `full` ranges fill.
     pub fn new(full: usize) -> Self {
         assert!(full > 0, "no range of a set that is always full is ever clear");
-        let state = State { held: Held::new(full), line: Line::default() };
+        let state = State { held: HeldRanges::new(full), line: TurnQueue::default() };
         Self(Arc::new(Shared { count: AtomicUsize::new(0), state: Mutex::new(state) }))
     }
 
@@ -102,7 +102,7 @@ impl RangeSet {
 }
 
 impl Shared {
-    fn hold(self: &Arc<Self>, held: &mut Held, range: ByteRange) -> HeldRange {
+    fn hold(self: &Arc<Self>, held: &mut HeldRanges, range: ByteRange) -> HeldRange {
         held.add(range);
         self.count.store(held.count, Ordering::Release);
         HeldRange { set: self.clone(), range }

@@ -73,19 +73,19 @@ impl Semaphore {
     }
 
     /// Takes `units`, after everybody who asked before.
-    pub fn take(&self, units: u64) -> Take<'_> {
-        Take { semaphore: self, units, ticket: None }
+    pub fn take(&self, units: u64) -> SemaphoreTake<'_> {
+        SemaphoreTake { semaphore: self, units, ticket: None }
     }
 
     /// Takes a unit that is given back by dropping it.
-    pub async fn hold(&self) -> Unit<'_> {
+    pub async fn hold(&self) -> Permit<'_> {
         self.take(1).await;
-        Unit(self)
+        Permit(self)
     }
 
     /// The same, unless none is free or others wait.
-    pub fn try_hold(&self) -> Option<Unit<'_>> {
-        self.try_take(1).then(|| Unit(self))
+    pub fn try_hold(&self) -> Option<Permit<'_>> {
+        self.try_take(1).then(|| Permit(self))
     }
 
     /// Gives `units` back. More than were taken is a bug, and asserted.
@@ -144,22 +144,22 @@ impl Semaphore {
 
 /// A unit of a semaphore, given back on drop.
 #[must_use]
-pub struct Unit<'a>(&'a Semaphore);
+pub struct Permit<'a>(&'a Semaphore);
 
-impl Drop for Unit<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         self.0.give(1);
     }
 }
 
 /// Waits for units of a [`Semaphore`]; they belong to the caller once it is ready.
-pub struct Take<'a> {
+pub struct SemaphoreTake<'a> {
     semaphore: &'a Semaphore,
     units: u64,
     ticket: Option<u64>,
 }
 
-impl Take<'_> {
+impl SemaphoreTake<'_> {
     fn enter(&mut self, waker: &Waker) -> u64 {
         let ticket = {
             let mut queue = self.semaphore.queue.lock();
@@ -177,7 +177,7 @@ impl Take<'_> {
     }
 }
 
-impl Future for Take<'_> {
+impl Future for SemaphoreTake<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -197,7 +197,7 @@ impl Future for Take<'_> {
     }
 }
 
-impl Drop for Take<'_> {
+impl Drop for SemaphoreTake<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
         let still_waits = {

@@ -116,7 +116,7 @@ pub struct ServerVersion {
 /// A successful answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum ControlReply {
     /// To [`Operation::Version`].
     Server(ServerVersion),
     /// To [`Operation::List`].
@@ -135,7 +135,7 @@ pub enum Reply {
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct ErrorReply {
     /// Symbolic errno, such as `EBUSY`.
     pub errno: String,
     /// The same as a number.
@@ -144,7 +144,7 @@ pub struct Failure {
     pub message: String,
 }
 
-impl From<&Error> for Failure {
+impl From<&Error> for ErrorReply {
     fn from(error: &Error) -> Self {
         Self {
             errno: error.kind.errno_name().to_owned(),
@@ -154,8 +154,8 @@ impl From<&Error> for Failure {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<ErrorReply> for Error {
+    fn from(failure: ErrorReply) -> Self {
         Error::new(Kind::of_errno(failure.code), failure.message)
     }
 }
@@ -163,8 +163,8 @@ impl From<Failure> for Error {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ReplyBody {
-    Result(Reply),
-    Error(Failure),
+    Result(ControlReply),
+    Error(ErrorReply),
 }
 
 #[derive(Serialize)]
@@ -190,7 +190,7 @@ impl Operation {
 }
 
 /// The line that answers a request, newline included.
-pub fn encode_reply(reply: Result<Reply, &Error>) -> String {
+pub fn encode_reply(reply: Result<ControlReply, &Error>) -> String {
     line(&match reply {
         Ok(reply) => ReplyBody::Result(reply),
         Err(error) => ReplyBody::Error(error.into()),
@@ -198,7 +198,7 @@ pub fn encode_reply(reply: Result<Reply, &Error>) -> String {
 }
 
 /// Reads the line that answers a request; the server's refusal and a line that makes no sense are both errors.
-pub fn decode_reply(line: &[u8]) -> Result<Reply, Error> {
+pub fn decode_reply(line: &[u8]) -> Result<ControlReply, Error> {
     let mut object = object(line)?;
     check_version(&mut object)?;
     let body: ReplyBody = serde_json::from_value(Json::Object(object))
@@ -291,13 +291,17 @@ mod tests {
         let (value, text) = (serde_json::json!({"a": 1}), "1\n2".into());
         let value = Shown { name: "io_stat".into(), value, text, next: Some(7) };
         for reply in [
-            Reply::Server(ServerVersion { version: "0.1.0".into(), pid: 7 }),
-            Reply::Devices(vec![row]),
-            Reply::Attributes(vec![]),
-            Reply::Values(vec![value]),
-            Reply::Work(vec![WorkRow { total: Some(9), seconds_left: Some(0.25), ..Default::default() }]),
-            Reply::Added("ram1".into()),
-            Reply::Done,
+            ControlReply::Server(ServerVersion { version: "0.1.0".into(), pid: 7 }),
+            ControlReply::Devices(vec![row]),
+            ControlReply::Attributes(vec![]),
+            ControlReply::Values(vec![value]),
+            ControlReply::Work(vec![WorkRow {
+                total: Some(9),
+                seconds_left: Some(0.25),
+                ..Default::default()
+            }]),
+            ControlReply::Added("ram1".into()),
+            ControlReply::Done,
         ] {
             let line = encode_reply(Ok(reply.clone()));
             assert_eq!(decode_reply(line.as_bytes()), Ok(reply), "{line}");
@@ -313,7 +317,7 @@ mod tests {
         let attribute = Some("mm_stat".into());
         let get = Operation::Get { device: "ram0".into(), attribute, from: None };
         assert_eq!(get.encode(), "{\"v\":2,\"op\":\"get\",\"device\":\"ram0\",\"attribute\":\"mm_stat\"}\n");
-        assert_eq!(encode_reply(Ok(Reply::Done)), "{\"v\":2,\"result\":\"done\"}\n");
+        assert_eq!(encode_reply(Ok(ControlReply::Done)), "{\"v\":2,\"result\":\"done\"}\n");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub mod work;
 
 pub use catalog::{Catalog, added_name};
 pub use http::{HttpSession, Rights};
-pub use message::{Failure, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, Reply, ServerVersion};
+pub use message::{ControlReply, ErrorReply, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, ServerVersion};
 pub use rows::{AttributeRow, ColumnRow, DeviceRow, LatencyRow, PassedRow, Shown, value_of};
 pub use session::ControlSession;
 pub use work::WorkRow;

@@ -3,34 +3,34 @@
 use spillway_core::{Answer, Error, Kind, Type};
 
 use super::catalog::{Catalog, added_name};
-use super::message::{Operation, Reply};
+use super::message::{ControlReply, Operation};
 use super::rows::Shown;
 use super::work::WorkRow;
 
 /// Carries out `operation`. Looking is answered at once; a change that has begun completes whether the answer is awaited or not.
-pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<Result<Reply, Error>> {
+pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<Result<ControlReply, Error>> {
     let reply = match operation {
-        Operation::Version {} => Ok(Reply::Server(catalog.version())),
+        Operation::Version {} => Ok(ControlReply::Server(catalog.version())),
         Operation::Server {} => {
-            Ok(Reply::Values(catalog.server().into_iter().map(|(_, shown)| shown).collect()))
+            Ok(ControlReply::Values(catalog.server().into_iter().map(|(_, shown)| shown).collect()))
         }
-        Operation::List {} => Ok(Reply::Devices(catalog.devices())),
-        Operation::Work {} => Ok(Reply::Work(works(catalog))),
+        Operation::List {} => Ok(ControlReply::Devices(catalog.devices())),
+        Operation::Work {} => Ok(ControlReply::Work(works(catalog))),
         Operation::Report { .. } | Operation::Keep { .. } => Err(Error::new(
             Kind::NotSupported,
             "only a connection to a control socket reports work or brings a client back",
         )),
-        Operation::Attributes { device } => catalog.attributes(&device).map(Reply::Attributes),
+        Operation::Attributes { device } => catalog.attributes(&device).map(ControlReply::Attributes),
         Operation::Get { device, attribute, from } => {
-            values(catalog, &device, attribute, from.unwrap_or(0)).map(Reply::Values)
+            values(catalog, &device, attribute, from.unwrap_or(0)).map(ControlReply::Values)
         }
         Operation::Add {} => {
             tracing::info!("a control client asks for another device");
-            return then(catalog.hot_add(), |number| Reply::Added(added_name(number)));
+            return then(catalog.hot_add(), |number| ControlReply::Added(added_name(number)));
         }
         change => {
             tracing::info!(?change, "a control client asks for a change");
-            return then(catalog.change(change), |()| Reply::Done);
+            return then(catalog.change(change), |()| ControlReply::Done);
         }
     };
     Answer::Done(reply)
@@ -42,7 +42,10 @@ pub(super) fn works(catalog: &dyn Catalog) -> Vec<WorkRow> {
     registry.flat_map(|registry| registry.progress()).map(WorkRow::from).collect()
 }
 
-fn then<T: 'static>(answer: Answer<Result<T, Error>>, reply: fn(T) -> Reply) -> Answer<Result<Reply, Error>> {
+fn then<T: 'static>(
+    answer: Answer<Result<T, Error>>,
+    reply: fn(T) -> ControlReply,
+) -> Answer<Result<ControlReply, Error>> {
     match answer {
         Answer::Done(result) => Answer::Done(result.map(reply)),
         Answer::Pending(future) => Answer::pending(async move { future.await.map(reply) }),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use spillway_core::{Column, Error, Excerpt, Latency, Role, Spec, Type, Value};
+use spillway_core::{Column, Error, Excerpt, OperationLatency, Role, Spec, Type, Value};
 
 use super::work::WorkRow;
 use crate::statistics::Statistics;
@@ -76,8 +76,8 @@ pub struct LatencyRow {
     pub counts: Vec<u64>,
 }
 
-impl From<Latency> for LatencyRow {
-    fn from(Latency { operation, seconds, counts }: Latency) -> Self {
+impl From<OperationLatency> for LatencyRow {
+    fn from(OperationLatency { operation, seconds, counts }: OperationLatency) -> Self {
         Self { operation: operation.to_owned(), seconds, counts }
     }
 }

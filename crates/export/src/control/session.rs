@@ -12,7 +12,7 @@ use spillway_core::session::{Intake, Output, Peer, Session};
 use spillway_core::{Answer, Error, IoBuf, Kind, work};
 
 use super::catalog::Catalog;
-use super::message::{LINE_BYTES_MAX, Operation, Reply, encode_reply};
+use super::message::{ControlReply, LINE_BYTES_MAX, Operation, encode_reply};
 use super::operations::carry_out;
 use super::reported::Reported;
 
@@ -27,7 +27,7 @@ pub struct ControlSession {
     catalog: Arc<dyn Catalog>,
     peer: Peer,
     line: Vec<u8>,
-    waiting: Option<Answer<Result<Reply, Error>>>,
+    waiting: Option<Answer<Result<ControlReply, Error>>>,
     /// Long work that the client does.
     reported: Option<Reported>,
     output: Output,
@@ -92,7 +92,7 @@ impl ControlSession {
             }
             Operation::Keep { device, shared } => {
                 let kept = self.catalog.keep(&device, self.peer, !shared);
-                return self.answer(kept.map(|()| Reply::Done));
+                return self.answer(kept.map(|()| ControlReply::Done));
             }
             other => other,
         };
@@ -109,15 +109,15 @@ impl ControlSession {
         kind: String,
         done: u64,
         total: Option<u64>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<ControlReply, Error> {
         if self.reported.as_ref().is_none_or(|work| !work.is(&device, &kind, total)) {
             self.reported = None;
             self.reported = Some(Reported::begin(&*self.catalog, device, kind, total)?);
         }
-        Ok(Reply::Work(self.reported.iter().filter_map(|work| work.reach(done)).collect()))
+        Ok(ControlReply::Work(self.reported.iter().filter_map(|work| work.reach(done)).collect()))
     }
 
-    fn answer(&mut self, reply: Result<Reply, Error>) {
+    fn answer(&mut self, reply: Result<ControlReply, Error>) {
         let line = match reply {
             Ok(reply) => encode_reply(Ok(reply)),
             Err(error) => encode_reply(Err(&error)),

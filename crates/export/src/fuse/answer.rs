@@ -7,7 +7,7 @@ use spillway_core::{IoBuf, Kind, Op};
 use super::tree::Volume;
 
 /// What is kept of a request until its reply.
-pub(super) enum Asked {
+pub(super) enum RequestTicket {
     /// Of a disk file.
     Disk(Ticket),
     /// Of a control file.
@@ -30,13 +30,13 @@ pub(super) struct Ticket {
 }
 
 /// Where what was looked for begins; an error without a kind where there is no more of it.
-pub(super) type Found = Result<u64, Option<Kind>>;
+pub(super) type SeekResult = Result<u64, Option<Kind>>;
 
 /// What a control file shows, nothing where it was written to; or an errno.
-pub(super) type Shown = Result<IoBuf, i32>;
+pub(super) type ControlResult = Result<IoBuf, i32>;
 
 /// What comes of a request that no device answers by itself.
 pub(super) enum Other {
-    Seek(Found),
-    Control(Shown),
+    Seek(SeekResult),
+    Control(ControlResult),
 }

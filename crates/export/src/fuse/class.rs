@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spillway_core::{Answer, Kind};
 
-use super::controls::{ControlFile, Controls, Piece};
+use super::controls::{ControlFile, Controls, TextPiece};
 use super::wire::errno;
 use crate::control::Catalog;
 
@@ -17,11 +17,11 @@ const HOT_ADD: ControlFile = ControlFile { name: "hot_add", permissions: 0o400 }
 const HOT_REMOVE: ControlFile = ControlFile { name: "hot_remove", permissions: 0o200 };
 
 /// The folder.
-pub(super) struct Class {
+pub(super) struct ClassFolder {
     pub(super) catalog: Arc<dyn Catalog>,
 }
 
-impl Controls for Class {
+impl Controls for ClassFolder {
     fn name(&self) -> &str {
         CLASS
     }
@@ -30,11 +30,11 @@ impl Controls for Class {
         &[HOT_ADD, HOT_REMOVE]
     }
 
-    fn show(&self, _: &ControlFile, _: u64) -> Answer<Result<Piece, i32>> {
+    fn show(&self, _: &ControlFile, _: u64) -> Answer<Result<TextPiece, i32>> {
         let added = self.catalog.hot_add();
         Answer::pending(async move {
             let added = added.await.inspect_err(|error| tracing::info!("{}: {error}", HOT_ADD.name));
-            added.map(|number| Piece::new(number.to_string(), None)).map_err(|error| error.kind.errno())
+            added.map(|number| TextPiece::new(number.to_string(), None)).map_err(|error| error.kind.errno())
         })
     }
 

@@ -43,20 +43,20 @@ pub(super) trait Controls: Send + Sync {
     fn files(&self) -> &[ControlFile];
 
     /// What a file that can be read shows now, from the start (0) or from where a piece of it said, or an errno.
-    fn show(&self, file: &ControlFile, from: u64) -> Answer<Result<Piece, i32>>;
+    fn show(&self, file: &ControlFile, from: u64) -> Answer<Result<TextPiece, i32>>;
 
     /// Carries out what is written to a file, or refuses by an errno.
     fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>>;
 }
 
 /// What a control file shows, or of lines the next of it.
-pub(super) struct Piece {
+pub(super) struct TextPiece {
     pub(super) text: Box<[u8]>,
     /// Where the next piece begins; `None` behind the last.
     pub(super) next: Option<u64>,
 }
 
-impl Piece {
+impl TextPiece {
     /// A piece of which the last line has no newline yet.
     pub(super) fn new(mut text: String, next: Option<u64>) -> Self {
         if !text.is_empty() && !text.ends_with('\n') {
@@ -84,7 +84,7 @@ pub struct Folder {
 }
 
 /// The folder of a part of a device.
-pub(super) struct Part {
+pub(super) struct PartFolder {
     device: String,
     folder: Folder,
     files: Vec<ControlFile>,
@@ -92,7 +92,7 @@ pub(super) struct Part {
     catalog: Arc<dyn Catalog>,
 }
 
-impl Part {
+impl PartFolder {
     pub(super) fn new(device: &str, folder: Folder, catalog: Arc<dyn Catalog>) -> Self {
         let file = |spec: &spillway_core::Spec| ControlFile {
             name: spec.name,
@@ -105,7 +105,7 @@ impl Part {
     }
 }
 
-impl Controls for Part {
+impl Controls for PartFolder {
     fn name(&self) -> &str {
         &self.folder.name
     }
@@ -114,11 +114,11 @@ impl Controls for Part {
         &self.files
     }
 
-    fn show(&self, file: &ControlFile, from: u64) -> Answer<Result<Piece, i32>> {
+    fn show(&self, file: &ControlFile, from: u64) -> Answer<Result<TextPiece, i32>> {
         let attributes = &self.folder.attributes;
         let piece = attributes.spec(file.name).and_then(|spec| {
             let Excerpt { value, next } = attributes.excerpt(file.name, from)?;
-            Ok(Piece::new(spec.text(&value), next))
+            Ok(TextPiece::new(spec.text(&value), next))
         });
         Answer::Done(piece.map_err(|error| error.kind.errno()))
     }

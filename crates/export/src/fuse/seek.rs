@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use spillway_core::{Aligned, ByteRange, work};
 
-use super::answer::Found;
+use super::answer::SeekResult;
 use crate::covered::spend_for;
 
 /// Extents looked at in one step.
@@ -13,7 +13,7 @@ const EXTENTS_MAX: usize = 64;
 
 /// The first byte from `offset` on that is data, or that is not; the end of the device is a hole, and no data. Others have their turn
 /// as often as this one is spent.
-pub(super) async fn seek(device: Aligned, offset: u64, data: bool) -> Found {
+pub(super) async fn seek(device: Aligned, offset: u64, data: bool) -> SeekResult {
     let size = device.geometry().size;
     let block = device.preferred_block();
     let mut at = block.cover(ByteRange::new(offset, 0)).offset;

@@ -11,8 +11,10 @@ use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_
 use super::controls;
 use super::transfers::{Transfers, writing};
 use super::tree::{Node, Tree};
-use super::view::{ControlPath, View};
-use super::wire::{self, Fields, Head, Header, Portion, errno, fallocate_mode, init_flag, opcode, whence};
+use super::view::{ControlPath, TreeView};
+use super::wire::{
+    self, Fields, Header, Portion, ReplyHead, errno, fallocate_mode, init_flag, opcode, whence,
+};
 
 /// What a mount can do, where the kernel can.
 const ABILITIES: u32 = init_flag::ASYNC_READ
@@ -27,14 +29,14 @@ type Handled = Result<(), i32>;
 
 /// One reader of a mount. See [the module](super) for what it promises.
 pub struct FuseSession {
-    view: View,
+    view: TreeView,
     transfers: Transfers,
 }
 
 impl FuseSession {
     /// A reader of the mount that shows `tree`.
     pub fn new(tree: Arc<Tree>, config: Config) -> Self {
-        Self { view: View::new(tree), transfers: Transfers::new(config) }
+        Self { view: TreeView::new(tree), transfers: Transfers::new(config) }
     }
 
     fn is_control(&self, node: u64) -> bool {
@@ -47,7 +49,7 @@ impl FuseSession {
             opcode::FORGET | opcode::BATCH_FORGET => Ok(()),
             opcode::INTERRUPT => self.interrupt(body),
             opcode::READ => self.read(header, body),
-            opcode::FSYNC if self.is_control(header.node) => self.done(&mut Head::of(unique, 0)),
+            opcode::FSYNC if self.is_control(header.node) => self.done(&mut ReplyHead::of(unique, 0)),
             opcode::FSYNC => self.flush(header),
             opcode::FALLOCATE => self.fallocate(header, body),
             opcode::LSEEK => self.seek(header, body),
@@ -57,8 +59,10 @@ impl FuseSession {
             opcode::OPEN => self.open(header, body),
             opcode::RELEASE => self.release(header, body),
             opcode::READDIR => self.list(header, body),
-            opcode::OPENDIR => self.done(Head::of(unique, 0).u64(0).u64(0)),
-            opcode::RELEASEDIR | opcode::FSYNCDIR | opcode::DESTROY => self.done(&mut Head::of(unique, 0)),
+            opcode::OPENDIR => self.done(ReplyHead::of(unique, 0).u64(0).u64(0)),
+            opcode::RELEASEDIR | opcode::FSYNCDIR | opcode::DESTROY => {
+                self.done(&mut ReplyHead::of(unique, 0))
+            }
             opcode::STATFS => self.done(&mut statfs(unique)),
             opcode::INIT => self.init(header, body),
             opcode::SYMLINK | opcode::MKNOD | opcode::MKDIR | opcode::UNLINK | opcode::RMDIR => {
@@ -70,7 +74,7 @@ impl FuseSession {
         }
     }
 
-    fn done(&mut self, head: &mut Head) -> Handled {
+    fn done(&mut self, head: &mut ReplyHead) -> Handled {
         self.transfers.reply(head);
         Ok(())
     }
@@ -87,7 +91,7 @@ impl FuseSession {
     fn init(&mut self, header: &Header, body: &[u8]) -> Handled {
         let mut fields = Fields::of(body);
         let (major, minor) = fields.u32().zip(fields.u32()).ok_or(errno::EINVAL)?;
-        let mut head = Head::of(header.unique, 0);
+        let mut head = ReplyHead::of(header.unique, 0);
         if major > wire::MAJOR {
             // It asks again with our version.
             return self.done(head.u32(wire::MAJOR).u32(wire::MINOR).u64(0).u64(0));
@@ -107,14 +111,14 @@ impl FuseSession {
         let name = body.strip_suffix(&[0]).unwrap_or(body);
         let node = self.view.named(Node::of(header.node).ok_or(errno::ENOENT)?, name)?;
         let stat = self.view.stat_of(node)?;
-        let mut head = Head::of(header.unique, 0);
+        let mut head = ReplyHead::of(header.unique, 0);
         stat.encode_entry(self.view.tree().owner, &mut head);
         self.done(&mut head)
     }
 
     fn stat(&mut self, header: &Header) -> Handled {
         let stat = self.view.stat_of(Node::of(header.node).ok_or(errno::ENOENT)?)?;
-        let mut head = Head::of(header.unique, 0);
+        let mut head = ReplyHead::of(header.unique, 0);
         stat.encode_alone(self.view.tree().owner, &mut head);
         self.done(&mut head)
     }
@@ -144,7 +148,7 @@ impl FuseSession {
             _ => self.view.disk(header.node)?.open_disk(mode, header.thread, trusted)?,
         };
         let flags = wire::open_flag::DIRECT_IO | wire::open_flag::PARALLEL_DIRECT_WRITES;
-        self.done(Head::of(header.unique, 0).u64(handle).u32(flags).u32(0))
+        self.done(ReplyHead::of(header.unique, 0).u64(handle).u32(flags).u32(0))
     }
 
     fn release(&mut self, header: &Header, body: &[u8]) -> Handled {
@@ -153,7 +157,7 @@ impl FuseSession {
             Some(Node::Control(..)) => self.view.tree().texts.close(handle),
             _ => self.view.disk(header.node)?.close(handle),
         }
-        self.done(&mut Head::of(header.unique, 0))
+        self.done(&mut ReplyHead::of(header.unique, 0))
     }
 
     /// Root may open any file: what cannot be read or written is refused to it too.
@@ -205,7 +209,7 @@ impl FuseSession {
         let asked = Portion::decode(body).ok_or(errno::EINVAL)?;
         let node = Node::of(header.node).ok_or(errno::ENOENT)?;
         let names = self.view.list(node, asked.offset, asked.len as usize)?;
-        self.transfers.reply_with(&mut Head::of(header.unique, 0), names);
+        self.transfers.reply_with(&mut ReplyHead::of(header.unique, 0), names);
         Ok(())
     }
 
@@ -227,7 +231,7 @@ impl FuseSession {
         }
         let (ticket, size) = self.ticket(header, Some(Op::Read))?;
         if asked.offset >= size {
-            return self.done(&mut Head::of(header.unique, 0));
+            return self.done(&mut ReplyHead::of(header.unique, 0));
         }
         let len = u64::from(asked.len.min(PAYLOAD_LEN_MAX)).min(size - asked.offset);
         self.transfers.read(ticket, asked.offset, len as usize);
@@ -259,7 +263,7 @@ impl FuseSession {
 
     fn flush(&mut self, header: &Header) -> Handled {
         if mutant::on("fuse: answer FSYNC without a flush") {
-            return self.done(&mut Head::of(header.unique, 0));
+            return self.done(&mut ReplyHead::of(header.unique, 0));
         }
         let (ticket, _) = self.ticket(header, Some(Op::Flush))?;
         self.transfers.bare(ticket, Request::flush());
@@ -355,8 +359,8 @@ impl Exchange for FuseSession {
 }
 
 /// Blocks and files in all and free: none are. Bytes of a block and of a name.
-fn statfs(unique: u64) -> Head {
-    let mut head = Head::of(unique, 0);
+fn statfs(unique: u64) -> ReplyHead {
+    let mut head = ReplyHead::of(unique, 0);
     head.u64(0).u64(0).u64(0).u64(0).u64(0).u32(4096).u32(255).u32(4096).u32(0);
     // Spare words.
     head.u64(0).u64(0).u64(0);

@@ -1,7 +1,7 @@
 //! The metadata of a node, for the kernel.
 
-use super::tree::{Node, Owner};
-use super::wire::Head;
+use super::tree::{FileOwner, Node};
+use super::wire::ReplyHead;
 
 const FOLDER: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
@@ -34,20 +34,20 @@ impl Stat {
     }
 
     /// As the reply to LOOKUP has it: the name, and the node behind it.
-    pub(super) fn encode_entry(&self, owner: Owner, head: &mut Head) {
+    pub(super) fn encode_entry(&self, owner: FileOwner, head: &mut ReplyHead) {
         // Node, generation, how long name and node may be kept: not at all.
         head.u64(self.node.number()).u64(0).u64(0).u64(0).u32(0).u32(0);
         self.encode(owner, head);
     }
 
     /// As the reply to GETATTR has it.
-    pub(super) fn encode_alone(&self, owner: Owner, head: &mut Head) {
+    pub(super) fn encode_alone(&self, owner: FileOwner, head: &mut ReplyHead) {
         // How long it may be kept: not at all.
         head.u64(0).u32(0).u32(0);
         self.encode(owner, head);
     }
 
-    fn encode(&self, Owner { uid, gid, since }: Owner, head: &mut Head) {
+    fn encode(&self, FileOwner { uid, gid, since }: FileOwner, head: &mut ReplyHead) {
         head.u64(self.node.number()).u64(self.size).u64(self.size.div_ceil(512));
         head.u64(since).u64(since).u64(since).u32(0).u32(0).u32(0);
         let links = if self.mode & FOLDER == 0 { 1 } else { 2 };

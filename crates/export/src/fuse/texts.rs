@@ -9,7 +9,7 @@ use spillway_core::IoBuf;
 use spillway_core::sync::Mutex;
 
 use super::config::open_max;
-use super::controls::Piece;
+use super::controls::TextPiece;
 use super::wire::errno;
 
 /// Bytes of the texts of a mount, and so of the longest one; to charge when it is made.
@@ -82,7 +82,12 @@ impl Texts {
     }
 
     /// Shows a piece that begins at byte `start` of the file from now on, or refuses by an errno.
-    pub(super) fn show(&self, handle: u64, start: u64, Piece { text, next }: Piece) -> Result<(), i32> {
+    pub(super) fn show(
+        &self,
+        handle: u64,
+        start: u64,
+        TextPiece { text, next }: TextPiece,
+    ) -> Result<(), i32> {
         if text.len() as u64 > TEXT_BYTES {
             return Err(errno::EFBIG);
         }
@@ -135,8 +140,8 @@ mod tests {
     use super::super::config::OPEN_MAX;
     use super::*;
 
-    fn text(len: usize, byte: u8) -> Piece {
-        Piece { text: vec![byte; len].into(), next: None }
+    fn text(len: usize, byte: u8) -> TextPiece {
+        TextPiece { text: vec![byte; len].into(), next: None }
     }
 
     #[test]
@@ -180,7 +185,7 @@ mod tests {
     fn pieces_follow_each_other_and_only_the_last_is_there() {
         let texts = Texts::default();
         let handle = texts.open(true).unwrap();
-        let (first, last) = (Piece { next: Some(77), ..text(100, 1) }, text(50, 2));
+        let (first, last) = (TextPiece { next: Some(77), ..text(100, 1) }, text(50, 2));
         assert_eq!((texts.due(handle, 0), texts.due(handle, 100)), (Some(0), None));
         texts.show(handle, 0, first).unwrap();
         let byte = |offset| texts.read(handle, offset, 1).map(|bytes| bytes.first().copied());
@@ -190,7 +195,7 @@ mod tests {
         assert_eq!([99, 100, 149, 150].map(byte), [Err(errno::ESTALE), Ok(Some(2)), Ok(Some(2)), Ok(None)]);
         assert_eq!((texts.due(handle, 150), texts.due(handle, 0)), (None, Some(0)));
         // What others have pushed out does not keep a reader from going on behind it.
-        texts.show(handle, 0, Piece { next: Some(77), ..text(100, 1) }).unwrap();
+        texts.show(handle, 0, TextPiece { next: Some(77), ..text(100, 1) }).unwrap();
         let other = texts.open(true).unwrap();
         texts.show(other, 0, text(TEXT_BYTES as usize, 3)).unwrap();
         assert_eq!((byte(99), texts.due(handle, 100)), (Err(errno::ESTALE), Some(77)));

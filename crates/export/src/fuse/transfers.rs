@@ -11,13 +11,13 @@ use std::task::Context;
 use spillway_core::exchange::Message;
 use spillway_core::{Aligned, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request};
 
-use super::answer::{Asked, ControlTicket, Found, Other, Shown, Ticket};
+use super::answer::{ControlResult, ControlTicket, Other, RequestTicket, SeekResult, Ticket};
 use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
-use super::wire::{Head, errno};
+use super::wire::{ReplyHead, errno};
 use crate::covered::spend_for;
 use crate::pending::PENDING_MAX;
-use crate::pipeline::{Limits, Outcome, Pipeline};
+use crate::pipeline::{Outcome, Pipeline, PipelineLimits};
 
 /// Bytes of replies that are not sent.
 const UNSENT: usize = 0;
@@ -32,7 +32,7 @@ struct Transfer {
 /// The requests of a session that a device or the server carries out.
 pub(super) struct Transfers {
     config: Config,
-    pipeline: Pipeline<Transfer, Asked, Other>,
+    pipeline: Pipeline<Transfer, RequestTicket, Other>,
     /// What a request had its payload in that is parked no longer.
     returned: Option<IoBuf>,
     replies: VecDeque<Message>,
@@ -40,7 +40,7 @@ pub(super) struct Transfers {
 
 impl Transfers {
     pub(super) fn new(config: Config) -> Self {
-        let limits = Limits { held_bytes_max: config.held_bytes_max, requests_max: PENDING_MAX };
+        let limits = PipelineLimits { held_bytes_max: config.held_bytes_max, requests_max: PENDING_MAX };
         Self { config, pipeline: Pipeline::new(limits), returned: None, replies: VecDeque::new() }
     }
 
@@ -111,33 +111,36 @@ impl Transfers {
     pub(super) fn seek(&mut self, ticket: Ticket, offset: u64, data: bool) {
         let device = ticket.volume.export().device().clone();
         let found = async move { Other::Seek(seek(device, offset, data).await) };
-        self.begin(Asked::Disk(ticket), Box::pin(found));
+        self.begin(RequestTicket::Disk(ticket), Box::pin(found));
     }
 
     /// Waits for what a control file shows, or does.
-    pub(super) fn control(&mut self, ticket: ControlTicket, shown: LocalFuture<Shown>) {
-        self.begin(Asked::Control(ticket), Box::pin(async move { Other::Control(shown.await) }));
+    pub(super) fn control(&mut self, ticket: ControlTicket, shown: LocalFuture<ControlResult>) {
+        self.begin(RequestTicket::Control(ticket), Box::pin(async move { Other::Control(shown.await) }));
     }
 
     fn submit(&mut self, ticket: Ticket, request: Request) {
         let held = request.buf.capacity();
         let submission = self.pipeline.submit(ticket.volume.export(), request, Aligned::submit_bytes);
-        if let Some((asked, outcome)) = self.pipeline.submitted(Asked::Disk(ticket), held, submission) {
+        if let Some((asked, outcome)) = self.pipeline.submitted(RequestTicket::Disk(ticket), held, submission)
+        {
             self.finish(&asked, outcome);
         }
     }
 
-    fn begin(&mut self, asked: Asked, other: LocalFuture<Other>) {
+    fn begin(&mut self, asked: RequestTicket, other: LocalFuture<Other>) {
         if let Some((asked, outcome)) = self.pipeline.begin(asked, 0, other) {
             self.finish(&asked, outcome);
         }
     }
 
-    fn finish(&mut self, asked: &Asked, outcome: Outcome<Other>) {
+    fn finish(&mut self, asked: &RequestTicket, outcome: Outcome<Other>) {
         match (asked, outcome) {
-            (Asked::Disk(ticket), Outcome::Io(reply)) => self.finish_io(ticket, reply),
-            (Asked::Disk(ticket), Outcome::Own(Other::Seek(found))) => self.finish_seek(ticket, found),
-            (Asked::Control(ticket), Outcome::Own(Other::Control(shown))) => {
+            (RequestTicket::Disk(ticket), Outcome::Io(reply)) => self.finish_io(ticket, reply),
+            (RequestTicket::Disk(ticket), Outcome::Own(Other::Seek(found))) => {
+                self.finish_seek(ticket, found)
+            }
+            (RequestTicket::Control(ticket), Outcome::Own(Other::Control(shown))) => {
                 self.finish_control(ticket, shown)
             }
             _ => unreachable!("each request has an answer of its own kind"),
@@ -151,11 +154,11 @@ impl Transfers {
         }
     }
 
-    fn finish_seek(&mut self, ticket: &Ticket, found: Found) {
+    fn finish_seek(&mut self, ticket: &Ticket, found: SeekResult) {
         match found {
             Ok(offset) => {
                 ticket.volume.export().counters.count(ticket.op, Some(0));
-                self.reply(Head::of(ticket.unique, 0).u64(offset));
+                self.reply(ReplyHead::of(ticket.unique, 0).u64(offset));
             }
             Err(None) => {
                 ticket.volume.export().counters.count(ticket.op, Some(0));
@@ -165,8 +168,8 @@ impl Transfers {
         }
     }
 
-    fn finish_control(&mut self, ticket: &ControlTicket, shown: Shown) {
-        let mut head = Head::of(ticket.unique, 0);
+    fn finish_control(&mut self, ticket: &ControlTicket, shown: ControlResult) {
+        let mut head = ReplyHead::of(ticket.unique, 0);
         match (shown, ticket.written) {
             (Err(errno), _) => self.refuse(ticket.unique, errno),
             (Ok(text), None) => self.reply_with(&mut head, text),
@@ -180,7 +183,7 @@ impl Transfers {
     }
 
     fn succeed(&mut self, ticket: &Ticket, buf: IoBuf) {
-        let mut head = Head::of(ticket.unique, 0);
+        let mut head = ReplyHead::of(ticket.unique, 0);
         ticket.volume.export().counters.count(ticket.op, Some(buf.len() as u64));
         match ticket.op {
             Some(Op::Read) => self.reply_with(&mut head, buf),
@@ -190,18 +193,18 @@ impl Transfers {
     }
 
     /// Replies with a head alone.
-    pub(super) fn reply(&mut self, head: &mut Head) {
+    pub(super) fn reply(&mut self, head: &mut ReplyHead) {
         self.reply_with(head, IoBuf::empty());
     }
 
     /// Replies with a body behind the head.
-    pub(super) fn reply_with(&mut self, head: &mut Head, body: IoBuf) {
+    pub(super) fn reply_with(&mut self, head: &mut ReplyHead, body: IoBuf) {
         self.replies.push_back(Message::new(head.finish(body.len()), body));
     }
 
     /// Replies with an errno.
     pub(super) fn refuse(&mut self, unique: u64, errno: i32) {
-        self.reply(&mut Head::of(unique, errno));
+        self.reply(&mut ReplyHead::of(unique, errno));
     }
 
     /// Nothing is answered any more.

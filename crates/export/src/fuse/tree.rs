@@ -18,9 +18,9 @@ use spillway_core::session::Peer;
 use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, RwLock};
 use spillway_core::{Kind, mutant};
 
-use super::class::Class;
+use super::class::ClassFolder;
 use super::config::open_max;
-use super::controls::{Controls, Folder, Part};
+use super::controls::{Controls, Folder, PartFolder};
 use super::texts::Texts;
 use super::wire::{self, errno, open_mode};
 use crate::control::Catalog;
@@ -200,7 +200,7 @@ pub struct Tree {
     sessions: AtomicUsize,
     pub(super) texts: Texts,
     pub(super) class: Option<Arc<dyn Controls>>,
-    pub(super) owner: Owner,
+    pub(super) owner: FileOwner,
     /// Whether disk files are for all users.
     pub(super) is_shared: bool,
 }
@@ -232,7 +232,7 @@ impl Drop for ReaderCount {
 
 /// Whose files they are, and since when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owner {
+pub(super) struct FileOwner {
     pub(super) uid: u32,
     pub(super) gid: u32,
     /// In seconds since 1970.
@@ -249,7 +249,7 @@ impl Tree {
             sessions: AtomicUsize::new(0),
             texts: Texts::default(),
             class: None,
-            owner: Owner { uid, gid, since },
+            owner: FileOwner { uid, gid, since },
             is_shared: false,
         }
     }
@@ -261,7 +261,7 @@ impl Tree {
 
     /// Shows the folder [`CLASS`](super::CLASS) too, by which devices of `catalog` come and go.
     pub fn with_class(self, catalog: Arc<dyn Catalog>) -> Self {
-        Self { class: Some(Arc::new(Class { catalog })), ..self }
+        Self { class: Some(Arc::new(ClassFolder { catalog })), ..self }
     }
 
     /// Shows a device, which takes bytes, under its export's name; nothing else in the mount has it.
@@ -269,7 +269,8 @@ impl Tree {
     pub fn add(&self, export: Arc<Export>, parts: Vec<Folder>, catalog: Arc<dyn Catalog>) {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let number = u32::try_from(number).expect("nobody adds so many");
-        let part = |folder| Arc::new(Part::new(export.name(), folder, catalog.clone())) as Arc<dyn Controls>;
+        let part =
+            |folder| Arc::new(PartFolder::new(export.name(), folder, catalog.clone())) as Arc<dyn Controls>;
         let parts = parts.into_iter().map(part).collect();
         let volume = Arc::new(Volume { number, export, parts, open: Mutex::default() });
         let mut volumes = self.volumes.write();

@@ -20,14 +20,14 @@ const LISTING_LEN_MAX: usize = 16 << 10;
 pub(super) type ControlPath = (u32, u16, u16);
 
 /// See the head of this file. Refusals are errnos.
-pub(super) struct View {
+pub(super) struct TreeView {
     reader: ReaderCount,
     /// The volumes of the tree, by their numbers, when it had this version. A session that nobody asks keeps no device that was taken away.
     volumes: Vec<(u32, Weak<Volume>)>,
     version: Option<u64>,
 }
 
-impl View {
+impl TreeView {
     pub(super) fn new(tree: Arc<Tree>) -> Self {
         Self { reader: ReaderCount::begin(tree), volumes: Vec::new(), version: None }
     }

@@ -209,12 +209,12 @@ impl Portion {
 }
 
 /// The head of a reply while it is written.
-pub struct Head {
+pub struct ReplyHead {
     bytes: [u8; HEAD_LEN_MAX],
     len: usize,
 }
 
-impl Head {
+impl ReplyHead {
     /// Bytes that every reply begins with.
     pub const LEN: usize = 16;
 

@@ -12,7 +12,7 @@ use super::config::{Config, TlsPolicy};
 use super::memory::{OPTION_LEN_MAX, OPTIONS_UNSENT_MAX};
 use super::options::{Refused, no_payload, parse_query, split_queries};
 use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
-use super::request::{Rules, SKIPPED_LEN_MAX};
+use super::request::{NegotiatedRules, SKIPPED_LEN_MAX};
 use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
 use crate::export::{Connected, Export};
 use crate::exports::{Exports, Offer};
@@ -35,7 +35,7 @@ pub(super) enum Transition {
     /// TLS begins; then the handshake goes on.
     StartTls,
     /// The client has chosen.
-    Transmit(Connected, Rules),
+    Transmit(Connected, NegotiatedRules),
 }
 
 enum Item {
@@ -234,7 +234,7 @@ impl Handshake {
         Transition::Transmit(connected, rules)
     }
 
-    fn go(&mut self, data: &[u8], out: &mut Output) -> Result<(Connected, Rules), Refused> {
+    fn go(&mut self, data: &[u8], out: &mut Output) -> Result<(Connected, NegotiatedRules), Refused> {
         // Counted in before it is described, so that what is described stays true.
         let (name, _) = parse_query(data)?;
         let connected = self.find(name)?.connect(self.peer).ok_or((
@@ -286,8 +286,8 @@ impl Handshake {
         sizes
     }
 
-    fn rules(&self, offer: &Offer) -> Rules {
-        Rules {
+    fn rules(&self, offer: &Offer) -> NegotiatedRules {
+        NegotiatedRules {
             geometry: offer.geometry(),
             replies: self.replies,
             base_allocation: self.context_of.as_ref() == Some(offer),
@@ -355,7 +355,7 @@ impl Handshake {
 const BASE_ALLOCATION: &[u8] = wire::BASE_ALLOCATION.as_bytes();
 
 /// What the export can do, for clients. Ways to write are not offered on a read-only export.
-fn transmission_flags(rules: &Rules) -> u16 {
+fn transmission_flags(rules: &NegotiatedRules) -> u16 {
     let geometry = &rules.geometry;
     let mut flags = flag::HAS_FLAGS;
     if !geometry.write_through {

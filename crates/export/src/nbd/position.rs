@@ -5,7 +5,7 @@ use super::reply::Refusal;
 use super::ticket::Ticket;
 
 /// Where in the stream we are.
-pub(super) enum Position {
+pub(super) enum StreamPosition {
     /// At a request's header.
     Header,
     /// In a payload.

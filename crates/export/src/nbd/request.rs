@@ -12,7 +12,7 @@ pub(super) const SKIPPED_LEN_MAX: u64 = 64 << 20;
 
 /// What the handshake settled, as far as requests are concerned.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+pub(super) struct NegotiatedRules {
     /// The device as this client sees it. Its size is above 0 and grows with the first request beyond it, if the device has grown.
     pub(super) geometry: Geometry,
     pub(super) replies: ReplyStyle,
@@ -22,7 +22,7 @@ pub(super) struct Rules {
     pub(super) payload_len_max: u32,
 }
 
-impl Rules {
+impl NegotiatedRules {
     /// How request headers look.
     pub(super) const fn headers(&self) -> HeaderStyle {
         match self.replies {

@@ -17,16 +17,16 @@ use spillway_core::{Aligned, Answer, ByteRange, Extent, IoBuf, Kind, Op, Request
 use super::config::Config;
 use super::incoming::{Incoming, PartialHeader};
 use super::memory::{EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
-use super::position::Position;
+use super::position::StreamPosition;
 use super::reply::{Refusal, cut};
-use super::request::Rules;
+use super::request::NegotiatedRules;
 use super::responder::Responder;
 use super::ticket::{Command, Ticket};
 use super::wire::{RequestHeader, cmd, cmd_flag};
 use crate::covered::spend_for;
 use crate::ending::Ending;
 use crate::export::Connected;
-use crate::pipeline::{Limits, Outcome, Pipeline};
+use crate::pipeline::{Outcome, Pipeline, PipelineLimits};
 
 /// Bytes of replies that are sent before more requests are taken: the client has something to do meanwhile.
 const SENT_SOON: usize = 64 << 10;
@@ -40,8 +40,8 @@ type Found = Result<Vec<Extent>, Kind>;
 /// The transmission phase of one client.
 pub(super) struct Transmission {
     device: Aligned,
-    rules: Rules,
-    position: Position,
+    rules: NegotiatedRules,
+    position: StreamPosition,
     partial: PartialHeader,
     pipeline: Pipeline<Ticket, Ticket, Found>,
     ending: Ending,
@@ -51,14 +51,14 @@ pub(super) struct Transmission {
 }
 
 impl Transmission {
-    pub(super) fn new(connected: Connected, rules: Rules, config: Config) -> Self {
+    pub(super) fn new(connected: Connected, rules: NegotiatedRules, config: Config) -> Self {
         let Config { held_bytes_max, requests_max, .. } = config;
         Self {
             device: connected.export().device().clone(),
             rules,
-            position: Position::Header,
+            position: StreamPosition::Header,
             partial: PartialHeader::default(),
-            pipeline: Pipeline::new(Limits { held_bytes_max, requests_max }),
+            pipeline: Pipeline::new(PipelineLimits { held_bytes_max, requests_max }),
             ending: Ending::default(),
             responder: Responder::new(rules.replies),
             connected,
@@ -78,7 +78,8 @@ impl Transmission {
 
     /// A payload has begun and is not here whole, or a request waits for a buffer.
     pub(super) fn owed(&self) -> bool {
-        matches!(self.position, Position::Payload(_) | Position::Lent(..)) || self.pipeline.parked().is_some()
+        matches!(self.position, StreamPosition::Payload(_) | StreamPosition::Lent(..))
+            || self.pipeline.parked().is_some()
     }
 
     /// Nothing more is carried out but what is pending.
@@ -89,20 +90,20 @@ impl Transmission {
     /// What to receive next.
     pub(super) fn intake(&mut self, out: &Output) -> Intake {
         match &mut self.position {
-            Position::Header if !self.pipeline.admits(unsent(out)) => Intake::Pause,
-            Position::Header | Position::Skip(..) => Intake::Bytes,
-            Position::Payload(incoming) => {
+            StreamPosition::Header if !self.pipeline.admits(unsent(out)) => Intake::Pause,
+            StreamPosition::Header | StreamPosition::Skip(..) => Intake::Bytes,
+            StreamPosition::Payload(incoming) => {
                 let Some(buf) = incoming.lend() else { return Intake::Bytes };
-                self.position = Position::Lent(incoming.ticket, incoming.filled);
+                self.position = StreamPosition::Lent(incoming.ticket, incoming.filled);
                 Intake::Payload(buf)
             }
-            Position::Lent(..) | Position::End => Intake::Pause,
+            StreamPosition::Lent(..) | StreamPosition::End => Intake::Pause,
         }
     }
 
     /// Takes back a lent buffer with `filled` more bytes in it.
     pub(super) fn returned(&mut self, mut buf: IoBuf, filled: usize, out: &mut Output) {
-        let Position::Lent(ticket, before) = self.position else { return };
+        let StreamPosition::Lent(ticket, before) = self.position else { return };
         assert!(filled <= buf.len(), "{filled} bytes filled of a window of {}", buf.len());
         let before = if mutant::on("nbd: forget the first piece of a payload") { 0 } else { before };
         buf.widen(ticket.length as usize);
@@ -117,18 +118,18 @@ impl Transmission {
         while at < bytes.len() {
             let rest = &bytes[at..];
             at += match &mut self.position {
-                Position::Header if out.len() - before >= SENT_SOON || work::spent() => break,
-                Position::Header if !self.pipeline.admits(unsent(out)) => break,
-                Position::Header => self.take_header(rest, out),
-                Position::Payload(_) => self.take_payload(rest, out),
-                Position::Skip(left, refused) => {
+                StreamPosition::Header if out.len() - before >= SENT_SOON || work::spent() => break,
+                StreamPosition::Header if !self.pipeline.admits(unsent(out)) => break,
+                StreamPosition::Header => self.take_header(rest, out),
+                StreamPosition::Payload(_) => self.take_payload(rest, out),
+                StreamPosition::Skip(left, refused) => {
                     let used = rest.len().min(*left as usize);
                     let (left, refused) = (*left - used as u64, *refused);
                     self.skip(left, refused, out);
                     used
                 }
-                Position::Lent(..) => break,
-                Position::End => rest.len(),
+                StreamPosition::Lent(..) => break,
+                StreamPosition::End => rest.len(),
             };
         }
         self.settle();
@@ -173,7 +174,7 @@ impl Transmission {
         {
             self.responder.refuse(&ticket, refusal, out);
         }
-        self.position = if len > 0 { Position::Skip(len, refused) } else { Position::Header };
+        self.position = if len > 0 { StreamPosition::Skip(len, refused) } else { StreamPosition::Header };
     }
 
     fn admit(&mut self, header: &RequestHeader) -> Result<Ticket, Refusal> {
@@ -222,7 +223,9 @@ impl Transmission {
     }
 
     fn take_payload(&mut self, bytes: &[u8], out: &mut Output) -> usize {
-        let Position::Payload(mut incoming) = std::mem::replace(&mut self.position, Position::Header) else {
+        let StreamPosition::Payload(mut incoming) =
+            std::mem::replace(&mut self.position, StreamPosition::Header)
+        else {
             unreachable!("{} bytes are taken for a payload that has not begun", bytes.len())
         };
         let used = incoming.fill(bytes);
@@ -233,10 +236,10 @@ impl Transmission {
     /// Waits for the rest of a payload, or submits it.
     fn go_on(&mut self, incoming: Incoming, out: &mut Output) {
         if incoming.missing() > 0 {
-            self.position = Position::Payload(incoming);
+            self.position = StreamPosition::Payload(incoming);
             return;
         }
-        self.position = Position::Header;
+        self.position = StreamPosition::Header;
         let (ticket, buf) = incoming.into_parts();
         if self.ending.is_wanted() {
             return self.responder.refuse(&ticket, Refusal::SHUTTING_DOWN, out);
@@ -315,7 +318,7 @@ impl Transmission {
 
     /// Nothing more is taken; what is pending is still answered.
     fn disconnect(&mut self) -> usize {
-        self.position = Position::End;
+        self.position = StreamPosition::End;
         self.ending.disconnect();
         0
     }
@@ -331,12 +334,12 @@ impl Transmission {
         let begins = !self.ending.is_wanted();
         self.ending.wind_down();
         if begins && self.connected.export().comes_back() {
-            self.position = Position::End;
+            self.position = StreamPosition::End;
             if self.pipeline.parked().is_some_and(|ticket| ticket.command == Command::Io(Op::Write)) {
                 self.pipeline.take_parked();
             }
         }
-        if let Position::Skip(left, refused) = self.position {
+        if let StreamPosition::Skip(left, refused) = self.position {
             self.skip(left, refused, out);
         }
         // Its payload has not been received.

@@ -87,13 +87,13 @@ impl Command {
 
 /// Where a discard or zeroing goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct DiscardRange {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) unmap: bool,
 }
 
-impl Extent {
+impl DiscardRange {
     /// `None` for flags that there are not.
     pub(crate) fn decode(bytes: &[u8; RANGE_LEN]) -> Option<Self> {
         let [s0, s1, s2, s3, s4, s5, s6, s7, c0, c1, c2, c3, f0, f1, f2, f3] = *bytes;

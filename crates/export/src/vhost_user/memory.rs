@@ -9,7 +9,7 @@ pub const REGIONS_MAX: usize = 64;
 
 /// Where a region lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RegionPlace {
     /// For the guest.
     pub(crate) guest: u64,
     /// Bytes.
@@ -18,7 +18,7 @@ pub(crate) struct Place {
     pub(crate) user: u64,
 }
 
-impl Place {
+impl RegionPlace {
     /// Whether it has a byte, and an end for guest and front end.
     pub(crate) fn is_sound(&self) -> bool {
         let ends = [self.guest, self.user].map(|start| start.checked_add(self.len));
@@ -33,7 +33,7 @@ impl Place {
 /// A region that is mapped.
 #[derive(Clone)]
 pub(crate) struct SharedRegion {
-    pub(crate) place: Place,
+    pub(crate) place: RegionPlace,
     pub(crate) memory: Arc<dyn SharedMemory>,
 }
 
@@ -59,7 +59,7 @@ impl GuestMemory {
     }
 
     /// Takes the region of that place away. False where there is none.
-    pub(crate) fn remove(&mut self, place: Place) -> bool {
+    pub(crate) fn remove(&mut self, place: RegionPlace) -> bool {
         let before = self.0.len();
         self.0.retain(|region| region.place != place);
         self.0.len() < before

@@ -2,7 +2,7 @@
 
 use spillway_core::shared_memory::HEAD_LEN;
 
-use super::memory::Place;
+use super::memory::RegionPlace;
 use crate::fields::Fields;
 
 /// Requests of a front end that we know.
@@ -65,13 +65,13 @@ const EVENT_NONE: u64 = 1 << 8;
 
 /// What a message begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct MessageHead {
     pub(crate) request: u32,
     pub(crate) needs_reply: bool,
     pub(crate) len: u32,
 }
 
-impl Head {
+impl MessageHead {
     /// `None` for another version, an answer, or a body that no message has.
     pub(crate) fn decode(bytes: &[u8; HEAD_LEN]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
@@ -125,11 +125,11 @@ pub(crate) fn addresses(body: &[u8]) -> Option<(u32, Addresses)> {
 }
 
 /// A region of memory, and where it begins in its file.
-pub(crate) type FileRegion = (Place, u64);
+pub(crate) type FileRegion = (RegionPlace, u64);
 
 fn region(fields: &mut Fields<'_>) -> Option<FileRegion> {
     let (guest, len, user, offset) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
-    Some((Place { guest, len, user }, offset))
+    Some((RegionPlace { guest, len, user }, offset))
 }
 
 /// The regions of a table, as many as it has descriptors.

@@ -1,15 +1,15 @@
 //! Pieces of the guest's memory in a row.
 
 use super::memory::{GuestMemory, NotShared};
-use super::ring::{Segment, Segments};
+use super::ring::{GuestSegments, Segment};
 
 /// Pieces beyond those that each request has room for.
-pub(super) fn spare_of(segments: &Segments) -> usize {
+pub(super) fn spare_of(segments: &GuestSegments) -> usize {
     if segments.spilled() { segments.len() } else { 0 }
 }
 
 /// Takes bytes from the front of pieces in a row, as many as there are.
-pub(super) fn drop_front(segments: &mut Segments, mut len: u64) {
+pub(super) fn drop_front(segments: &mut GuestSegments, mut len: u64) {
     segments.retain(|segment| {
         let part = len.min(u64::from(segment.len));
         len -= part;
@@ -48,9 +48,9 @@ pub(super) fn copy_in(
 }
 
 /// Keeps the last byte of pieces in a row, which are not empty, and no other.
-pub(super) fn keep_last_byte(segments: &mut Segments) -> Result<(), NotShared> {
+pub(super) fn keep_last_byte(segments: &mut GuestSegments) -> Result<(), NotShared> {
     let last = segments.iter().rfind(|segment| segment.len > 0).ok_or(NotShared)?;
     let at = last.at.checked_add(u64::from(last.len) - 1).ok_or(NotShared)?;
-    *segments = Segments::from_slice(&[Segment { at, len: 1 }]);
+    *segments = GuestSegments::from_slice(&[Segment { at, len: 1 }]);
     Ok(())
 }

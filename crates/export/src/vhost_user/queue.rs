@@ -16,15 +16,15 @@ use spillway_core::shared_memory::Queue;
 use spillway_core::sync::Ordering;
 use spillway_core::{Aligned, Flags, IoBuf, Op, Request, SECTOR, mutant, work};
 
-use super::block::{Command, Extent, HEADER_LEN, ID_LEN, RANGE_LEN, status};
+use super::block::{Command, DiscardRange, HEADER_LEN, ID_LEN, RANGE_LEN, status};
 use super::inflight::Inflight;
 use super::memory::{GuestMemory, NotShared};
 use super::pieces::{copy_out, drop_front, keep_last_byte, spare_of};
-use super::ring::{Broken, Chain, Ring, Segment, Segments, bytes_of};
+use super::ring::{Broken, Chain, GuestSegments, Ring, Segment, bytes_of};
 use super::setup::Parts;
 use crate::covered::spend_for;
 use crate::pending::PENDING_MAX;
-use crate::pipeline::{Limits, Pipeline};
+use crate::pipeline::{Pipeline, PipelineLimits};
 
 /// Bytes of answers that are not in the ring.
 const UNSENT: usize = 0;
@@ -45,7 +45,7 @@ struct Ticket {
     head: u16,
     command: Command,
     /// Where what is read goes, and the status behind it.
-    writable: Segments,
+    writable: GuestSegments,
     /// Of a flush, its number.
     flush: u64,
     /// Of a write or zeroing: it is durable when it is answered.
@@ -57,7 +57,7 @@ struct Transfer {
     ticket: Ticket,
     offset: u64,
     /// Where the payload of a write lies, behind the header.
-    readable: Segments,
+    readable: GuestSegments,
 }
 
 /// Nothing is waited for besides the device.
@@ -90,7 +90,8 @@ impl BlockQueue {
         let breach = ring.is_none().then_some("its rings are not in shared memory");
         left_over.reverse();
         parts.shared.base.store(ring.as_ref().map_or(base, Ring::base).into(), Ordering::Relaxed);
-        let limits = Limits { held_bytes_max: parts.limits.held_bytes_max, requests_max: PENDING_MAX };
+        let limits =
+            PipelineLimits { held_bytes_max: parts.limits.held_bytes_max, requests_max: PENDING_MAX };
         let pipeline = Pipeline::new(limits);
         Self { parts, ring, pipeline, left_over, stopped: false, segments: 0, breach, owed: false }
     }
@@ -199,12 +200,12 @@ impl BlockQueue {
     fn bare(&mut self, memory: &GuestMemory, mut ticket: Ticket, readable: &[Segment]) -> Result<(), Broken> {
         let mut bytes = [0; RANGE_LEN];
         let whole = copy_out(memory, readable, &mut bytes)? && bytes_of(readable) == RANGE_LEN as u64;
-        let extent = whole.then(|| Extent::decode(&bytes)).flatten();
+        let named = whole.then(|| DiscardRange::decode(&bytes)).flatten();
         if !memory.is_whole() {
             return Err(CUT_OFF);
         }
         let zeroes = ticket.command == Command::Io(Op::WriteZeroes);
-        let Some(Extent { offset, len, unmap }) = extent.filter(|extent| zeroes || !extent.unmap) else {
+        let Some(DiscardRange { offset, len, unmap }) = named.filter(|named| zeroes || !named.unmap) else {
             return self.finish(memory, &ticket, status::UNSUPPORTED, &[]);
         };
         let range = spillway_core::ByteRange::new(offset.min(u64::MAX - len), len);

@@ -40,7 +40,7 @@ pub(crate) struct Segment {
 }
 
 /// Pieces in a row. A small request needs no memory of its own for them.
-pub(crate) type Segments = SmallVec<[Segment; 2]>;
+pub(crate) type GuestSegments = SmallVec<[Segment; 2]>;
 
 /// Bytes of all.
 pub(crate) fn bytes_of(segments: &[Segment]) -> u64 {
@@ -51,8 +51,8 @@ pub(crate) fn bytes_of(segments: &[Segment]) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Chain {
     pub(crate) head: u16,
-    pub(crate) readable: Segments,
-    pub(crate) writable: Segments,
+    pub(crate) readable: GuestSegments,
+    pub(crate) writable: GuestSegments,
 }
 
 /// The driver has broken the rules: what it did.
@@ -67,7 +67,7 @@ impl From<NotShared> for Broken {
 
 /// Where a queue lies in the guest's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct RingLayout {
     /// Entries, a power of two up to [`QUEUE_SIZE_MAX`].
     pub(crate) size: u16,
     pub(crate) descriptors: u64,
@@ -103,7 +103,7 @@ impl Descriptor {
 
 /// The device's side of a queue.
 pub(crate) struct Ring {
-    layout: Layout,
+    layout: RingLayout,
     /// Whether each side says from which entry on it wants to hear.
     event_index: bool,
     next_available: u16,
@@ -117,7 +117,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// Goes on with entry `base` of the available ring; the used ring says itself how far it is.
     pub(crate) fn new(
-        layout: Layout,
+        layout: RingLayout,
         event_index: bool,
         base: u16,
         memory: &GuestMemory,
@@ -178,7 +178,7 @@ impl Ring {
         if !self.has(head) {
             return Err(Broken("it makes an entry available that its queue does not have"));
         }
-        let mut chain = Chain { head, readable: Segments::new(), writable: Segments::new() };
+        let mut chain = Chain { head, readable: GuestSegments::new(), writable: GuestSegments::new() };
         let table = Entries { at: self.layout.descriptors, count: self.layout.size };
         if let Some(last) = table.follow(memory, head, &mut chain)? {
             let further = Entries::named_by(&last)?;

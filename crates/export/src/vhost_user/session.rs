@@ -7,7 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use spillway_core::session::Peer;
-use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, Response, SharedMemory};
+use spillway_core::shared_memory::{
+    Conversation, ConversationHost, EventOf, HEAD_LEN, MessageResponse, SharedMemory,
+};
 use spillway_core::sync::Ordering;
 use spillway_core::{Error, Kind, LocalFuture, Request};
 
@@ -15,11 +17,11 @@ use super::block;
 use super::inflight::Unflushed;
 use super::memory::{GuestMemory, REGIONS_MAX};
 use super::message::{
-    Addresses, CONFIG_SPACE_LEN, Head, addresses, answer, config_range, event_of, protocol_feature,
+    Addresses, CONFIG_SPACE_LEN, MessageHead, addresses, answer, config_range, event_of, protocol_feature,
     queue_state, request,
 };
 use super::ring::QUEUE_SIZE_MAX;
-use super::setup::{Shared, TransferLimits};
+use super::setup::{SharedQueueState, TransferLimits};
 use crate::export::{Connected, Export};
 
 /// Features of every device and of its rings, by their bits.
@@ -55,9 +57,9 @@ struct QueueState {
     base: u16,
     addresses: Option<Addresses>,
     /// Of the queue that runs.
-    running: Option<Arc<Shared>>,
+    running: Option<Arc<SharedQueueState>>,
     /// Of the queue that ran, and says where the next one goes on unless the front end does.
-    stopped: Option<Arc<Shared>>,
+    stopped: Option<Arc<SharedQueueState>>,
     enabled: bool,
 }
 
@@ -178,7 +180,7 @@ impl VhostUserSession {
         Ok(())
     }
 
-    fn set_enabled(&mut self, body: &[u8], host: &mut dyn Host) -> Result<(), Error> {
+    fn set_enabled(&mut self, body: &[u8], host: &mut dyn ConversationHost) -> Result<(), Error> {
         let (index, enabled) = queue_state(body).ok_or_else(short)?;
         let queue = self.queue(index)?;
         queue.enabled = enabled != 0;
@@ -194,7 +196,7 @@ impl VhostUserSession {
         body: &[u8],
         files: Vec<OwnedFd>,
         event: EventOf,
-        host: &mut dyn Host,
+        host: &mut dyn ConversationHost,
     ) -> Result<(), Error> {
         let (index, given) = event_of(body).ok_or_else(short)?;
         self.queue(index as u32)?;
@@ -226,10 +228,10 @@ impl VhostUserSession {
     /// What does not answer by itself.
     fn change(
         &mut self,
-        head: Head,
+        head: MessageHead,
         body: &[u8],
         files: Vec<OwnedFd>,
-        host: &mut dyn Host,
+        host: &mut dyn ConversationHost,
     ) -> Result<(), Error> {
         use crate::fields::Fields;
         let number = || Fields::of(body).u64().ok_or_else(short);
@@ -264,21 +266,21 @@ impl VhostUserSession {
         }
     }
 
-    fn acknowledged(&self, head: Head, outcome: Result<(), Error>) -> Result<Response, Error> {
+    fn acknowledged(&self, head: MessageHead, outcome: Result<(), Error>) -> Result<MessageResponse, Error> {
         // Without the memory that it knows a front end does not go on.
         let lasting = head.request == request::SET_INFLIGHT_FD && outcome.is_err();
         let asked_for = head.needs_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0;
         if lasting || !asked_for {
-            return outcome.map(|()| Response::default());
+            return outcome.map(|()| MessageResponse::default());
         }
         if let Err(error) = &outcome {
             self.complain(head, error);
         }
         let number = u64::from(outcome.is_err()).to_ne_bytes();
-        Ok(Response { bytes: answer(head.request, &number), descriptor: None })
+        Ok(MessageResponse { bytes: answer(head.request, &number), descriptor: None })
     }
 
-    fn complain(&self, head: Head, error: &Error) {
+    fn complain(&self, head: MessageHead, error: &Error) {
         let (device, request) = (self.export.name(), head.request);
         tracing::warn!(
             device,
@@ -296,7 +298,8 @@ impl Conversation for VhostUserSession {
     }
 
     fn body_len(&self, head: &[u8; HEAD_LEN]) -> Result<usize, Error> {
-        let head = Head::decode(head).ok_or_else(|| refused("what came is no message of vhost-user"))?;
+        let head =
+            MessageHead::decode(head).ok_or_else(|| refused("what came is no message of vhost-user"))?;
         Ok(head.len as usize)
     }
 
@@ -305,10 +308,10 @@ impl Conversation for VhostUserSession {
         head: &[u8; HEAD_LEN],
         body: &[u8],
         descriptors: Vec<OwnedFd>,
-        host: &mut dyn Host,
-    ) -> LocalFuture<Result<Response, Error>> {
-        let head = Head::decode(head).expect("its length was asked for");
-        let response = |bytes| Response { bytes, descriptor: None };
+        host: &mut dyn ConversationHost,
+    ) -> LocalFuture<Result<MessageResponse, Error>> {
+        let head = MessageHead::decode(head).expect("its length was asked for");
+        let response = |bytes| MessageResponse { bytes, descriptor: None };
         let answered = match head.request {
             request::GET_VRING_BASE => match self.stop_queue(body, host) {
                 Ok(stopped) => return Box::pin(async move { Ok(stopped.await) }),

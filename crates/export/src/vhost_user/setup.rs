@@ -6,14 +6,14 @@ use spillway_core::sync::{AtomicU32, Mutex};
 
 use super::inflight::{Inflight, Unflushed};
 use super::memory::GuestMemory;
-use super::ring::Layout;
+use super::ring::RingLayout;
 use crate::export::Export;
 
 /// Bytes to charge for each queue besides buffers: its structures, its first pending requests, and the pieces that requests name.
 pub const QUEUE_BYTES: u64 = 96 << 10;
 
 /// What a queue and its conversation share.
-pub(crate) struct Shared {
+pub(crate) struct SharedQueueState {
     pub(crate) memory: Mutex<Arc<GuestMemory>>,
     pub(crate) enabled: AtomicU32,
     /// The next request that is not taken, once the queue has stopped.
@@ -24,8 +24,8 @@ pub(crate) struct Shared {
 pub(crate) struct Parts {
     pub(crate) export: Arc<Export>,
     pub(crate) limits: TransferLimits,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) layout: Layout,
+    pub(crate) shared: Arc<SharedQueueState>,
+    pub(crate) layout: RingLayout,
     pub(crate) event_index: bool,
     pub(crate) base: u16,
     pub(crate) inflight: Option<Inflight>,

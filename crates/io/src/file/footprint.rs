@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, major, makedev, minor};
 
-use crate::fuse::{Backing, LoopDevice, file_shown_in, in_sysfs, is_away, loop_devices};
+use crate::fuse::{LoopBacking, LoopDevice, file_shown_in, in_sysfs, is_away, loop_devices};
 
 /// What a path stands on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ fn partition(node: &Path) -> Option<(u64, PathBuf, Range<u64>)> {
 fn behind_loop(device: u64, folder: &Path, bytes: &Range<u64>) -> Vec<Stretch> {
     let Some(path) = file_shown_in(folder) else { return Vec::new() };
     let backing = backing_told(device, folder).or_else(|| backing_at(&path));
-    let Some(Backing { inode, rdevice }) = backing else { return Vec::new() };
+    let Some(LoopBacking { inode, rdevice }) = backing else { return Vec::new() };
     let folder = folder.join("loop");
     let offset = number(&folder.join("offset")).unwrap_or(0);
     let limit = number(&folder.join("sizelimit")).filter(|&limit| limit > 0).unwrap_or(u64::MAX);
@@ -128,15 +128,15 @@ fn behind_loop(device: u64, folder: &Path, bytes: &Range<u64>) -> Vec<Stretch> {
 }
 
 /// What the driver says of a loop device; `None` for who may not ask.
-fn backing_told(device: u64, folder: &Path) -> Option<Backing> {
+fn backing_told(device: u64, folder: &Path) -> Option<LoopBacking> {
     let opened = LoopDevice::open_to_read(&Path::new("/dev").join(folder.file_name()?)).ok()?;
     (opened.number().ok()? == device).then(|| opened.backing().ok())?
 }
 
 /// The same by the path that the kernel shows to all. It may lead elsewhere in another mount namespace.
-fn backing_at(path: &Path) -> Option<Backing> {
+fn backing_at(path: &Path) -> Option<LoopBacking> {
     let found = fs::metadata(path).ok()?;
-    Some(Backing { inode: (found.dev(), found.ino()), rdevice: found.rdev() })
+    Some(LoopBacking { inode: (found.dev(), found.ino()), rdevice: found.rdev() })
 }
 
 /// A loop device that stands on what is open, other than the one that it is itself. Readers share with one that is read-only.

@@ -17,7 +17,7 @@ use crate::runtime::turns::{Turns, is_polling};
 
 /// What to do with the file.
 #[derive(Clone, Copy)]
-pub(super) enum Act {
+pub(super) enum FileAction {
     Read,
     /// Durable: on the medium before it completes.
     Write {
@@ -41,7 +41,7 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 pub(super) struct FileOp {
     fd: Arc<OwnedFd>,
     turns: Arc<Turns>,
-    act: Act,
+    act: FileAction,
     at: u64,
     done: usize,
     pub(super) buf: IoBuf,
@@ -51,7 +51,7 @@ impl FileOp {
     pub(super) fn new(
         fd: &Arc<OwnedFd>,
         turns: &Arc<Turns>,
-        act: Act,
+        act: FileAction,
         at: u64,
         buf: IoBuf,
         done: usize,
@@ -62,7 +62,7 @@ impl FileOp {
 
     /// Whether it allocates or frees.
     pub(super) fn changes_room(&self) -> bool {
-        matches!(self.act, Act::Allocate { .. } | Act::Discard { .. })
+        matches!(self.act, FileAction::Allocate { .. } | FileAction::Discard { .. })
     }
 
     /// Runs the operation once; the result is a count of bytes or an errno.
@@ -82,7 +82,7 @@ impl FileOp {
 
     /// Whether the thread's driver has no way to make the call but to wait for it.
     fn blocks(&self) -> bool {
-        is_polling() || matches!(self.act, Act::Discard { .. })
+        is_polling() || matches!(self.act, FileAction::Discard { .. })
     }
 
     async fn call_on_a_thread(mut self) -> (io::Result<usize>, Self) {
@@ -93,16 +93,16 @@ impl FileOp {
     fn call(&mut self) -> io::Result<usize> {
         let at = self.at;
         let count = match self.act {
-            Act::Read => pread(&self.fd, &mut self.buf[self.done..], at)?,
-            Act::Write { durable } => {
+            FileAction::Read => pread(&self.fd, &mut self.buf[self.done..], at)?,
+            FileAction::Write { durable } => {
                 let durable = durable && !mutant::on("io: poll writes without RWF_DSYNC");
                 let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
                 pwritev2(&self.fd, &[IoSlice::new(&self.buf[self.done..])], at, flags)?
             }
-            Act::Sync if mutant::on("io: poll skips fdatasync") => 0,
-            Act::Sync => fdatasync(&self.fd).map(|()| 0)?,
-            Act::Allocate { mode, len } => fallocate(&self.fd, mode, at, len).map(|()| 0)?,
-            Act::Discard { len } => discard(&self.fd, at, len).map(|()| 0)?,
+            FileAction::Sync if mutant::on("io: poll skips fdatasync") => 0,
+            FileAction::Sync => fdatasync(&self.fd).map(|()| 0)?,
+            FileAction::Allocate { mode, len } => fallocate(&self.fd, mode, at, len).map(|()| 0)?,
+            FileAction::Discard { len } => discard(&self.fd, at, len).map(|()| 0)?,
         };
         Ok(count)
     }
@@ -126,23 +126,23 @@ unsafe impl IourOpCode for FileOp {
         let fd = types::Fd(self.fd.as_raw_fd());
         let at = self.at;
         match self.act {
-            Act::Read => {
+            FileAction::Read => {
                 let window = &mut self.buf[self.done..];
                 opcode::Read::new(fd, window.as_mut_ptr(), window.len() as u32).offset(at).build()
             }
-            Act::Write { durable } => {
+            FileAction::Write { durable } => {
                 let window = &self.buf[self.done..];
                 let durable = durable && !mutant::on("io: io_uring writes without RWF_DSYNC");
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 let write = opcode::Write::new(fd, window.as_ptr(), window.len() as u32);
                 write.offset(at).rw_flags(flags).build()
             }
-            Act::Sync if mutant::on("io: io_uring skips fdatasync") => opcode::Nop::new().build(),
-            Act::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
-            Act::Allocate { mode, len } => {
+            FileAction::Sync if mutant::on("io: io_uring skips fdatasync") => opcode::Nop::new().build(),
+            FileAction::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            FileAction::Allocate { mode, len } => {
                 opcode::Fallocate::new(fd, len).offset(at).mode(mode.bits() as i32).build()
             }
-            Act::Discard { .. } => unreachable!("a ring has no discard: a thread makes it"),
+            FileAction::Discard { .. } => unreachable!("a ring has no discard: a thread makes it"),
         }
         .into()
     }

@@ -41,8 +41,8 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<OpenStorage, Erro
     let len = length_of(fd, block_device).map_err(|errno| failed(path, "has no size", errno))?;
     let mut notes = Vec::new();
     let access = match options.mapped {
-        true => Access::BUFFERED,
-        false => Access::choose(fd, block_device, len, options, &mut notes)?,
+        true => FileAccess::BUFFERED,
+        false => FileAccess::choose(fd, block_device, len, options, &mut notes)?,
     };
     let buffered = !access.direct && !options.mapped;
     let durable = if buffered { claim.again(options)? } else { fd.clone() };
@@ -76,7 +76,7 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<OpenStorage, Erro
         notes.push(note.to_owned());
         return Ok(OpenStorage { storage: Arc::new(file), notes });
     }
-    let Access { direct, memory_alignment, .. } = access;
+    let FileAccess { direct, memory_alignment, .. } = access;
     let file = OpenFile {
         fd: fd.clone(),
         durable,
@@ -124,13 +124,13 @@ fn shown_size(path: &Path, len: u64, block: BlockSize, notes: &mut Vec<String>) 
 }
 
 /// How the file is reached.
-pub(super) struct Access {
+pub(super) struct FileAccess {
     pub(super) block: BlockSize,
     direct: bool,
     memory_alignment: usize,
 }
 
-impl Access {
+impl FileAccess {
     const BUFFERED: Self = Self { block: BlockSize::SECTOR, direct: false, memory_alignment: 1 };
 
     fn choose(

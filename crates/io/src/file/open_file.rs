@@ -7,7 +7,7 @@ use rustix::fs::FallocateFlags;
 use spillway_core::storage::Moved;
 use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
-use super::op::{Act, FileOp};
+use super::op::{FileAction, FileOp};
 use super::{extents, identity, length};
 use crate::runtime::turns::Turns;
 
@@ -56,13 +56,13 @@ impl Storage for OpenFile {
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
-        Box::pin(perform(FileOp::new(&self.fd, &self.turns, Act::Read, at, buf, done)))
+        Box::pin(perform(FileOp::new(&self.fd, &self.turns, FileAction::Read, at, buf, done)))
     }
 
     fn write(&self, at: u64, buf: IoBuf, done: usize, durable: bool) -> LocalFuture<Moved> {
         let fd = if durable { &self.durable } else { &self.fd };
         let (end, device) = (at + (buf.len() - done) as u64, self.block_device.then(|| self.fd.clone()));
-        let write = perform(FileOp::new(fd, &self.turns, Act::Write { durable }, at, buf, done));
+        let write = perform(FileOp::new(fd, &self.turns, FileAction::Write { durable }, at, buf, done));
         Box::pin(async move {
             let (result, buf) = write.await;
             let is_gone =
@@ -72,7 +72,7 @@ impl Storage for OpenFile {
     }
 
     fn sync(&self) -> LocalFuture<Result<(), Kind>> {
-        let sync = |fd| FileOp::new(fd, &self.turns, Act::Sync, 0, IoBuf::empty(), 0);
+        let sync = |fd| FileOp::new(fd, &self.turns, FileAction::Sync, 0, IoBuf::empty(), 0);
         // Some file systems keep for each open file what was written to it.
         let plain = (!Arc::ptr_eq(&self.fd, &self.durable)).then(|| sync(&self.fd));
         let durable = sync(&self.durable);
@@ -90,10 +90,10 @@ impl Storage for OpenFile {
         if self.block_device && is_cut_off(&self.fd, range.offset + len) {
             return Box::pin(std::future::ready(Err(Kind::Io)));
         }
-        let allocate = |mode| Act::Allocate { mode: mode | FallocateFlags::KEEP_SIZE, len };
+        let allocate = |mode| FileAction::Allocate { mode: mode | FallocateFlags::KEEP_SIZE, len };
         let act = match mode {
             // Of a block device, punching asks for zeroes, which not every one that discards can make.
-            FallocateMode::Discard if self.block_device => Act::Discard { len },
+            FallocateMode::Discard if self.block_device => FileAction::Discard { len },
             FallocateMode::Discard | FallocateMode::Punch | FallocateMode::Free => {
                 allocate(FallocateFlags::PUNCH_HOLE)
             }

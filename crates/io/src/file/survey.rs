@@ -10,7 +10,7 @@ use spillway_core::{BlockSize, Error};
 use super::footprint::loop_over;
 use super::length::length_of;
 use super::lock::failed;
-use super::open::{Access, logical_block};
+use super::open::{FileAccess, logical_block};
 use super::{byte_locks, holders};
 
 /// A file or block device that was looked at.
@@ -36,7 +36,7 @@ impl Survey {
         let len = length_of(&fd, block_device).map_err(|why| failed(path, "has no size", why))?;
         let least = if block_device { logical_block(&fd, path)? } else { BlockSize::SECTOR };
         let users = users(&fd, path, block_device);
-        let direct = Access::direct(&fd, least, len).map(|access| access.block.bytes());
+        let direct = FileAccess::direct(&fd, least, len).map(|access| access.block.bytes());
         Ok(Self { len, direct: direct.map_err(std::io::Error::from), users })
     }
 }

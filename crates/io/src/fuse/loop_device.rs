@@ -53,7 +53,7 @@ const _: () = assert!(size_of::<Status>() == 232 && size_of::<Config>() == 304, 
 
 /// The file or block device behind a loop device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Backing {
+pub(crate) struct LoopBacking {
     /// Numbers of the file system and of the file in it.
     pub(crate) inode: (u64, u64),
     /// Number of the block device that it is; 0 for a file.
@@ -108,13 +108,13 @@ impl LoopDevice {
 
     /// What is behind it, for which the kernel asks in the name of the calling thread. The error is the kernel's: `ENXIO` where
     /// nothing is.
-    pub(crate) fn backing(&self) -> io::Result<Backing> {
+    pub(crate) fn backing(&self) -> io::Result<LoopBacking> {
         let mut status = Status::default();
         // SAFETY: the call writes a structure of this layout at the address that it is given.
         done(unsafe {
             libc::ioctl(self.file.as_raw_fd(), LOOP_GET_STATUS64, std::ptr::from_mut(&mut status))
         })?;
-        Ok(Backing { inode: (status.device, status.inode), rdevice: status.rdevice })
+        Ok(LoopBacking { inode: (status.device, status.inode), rdevice: status.rdevice })
     }
 
     /// Has it take the size that its file has, for which the kernel asks in the name of the calling thread.

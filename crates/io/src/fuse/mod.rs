@@ -36,7 +36,7 @@ mod shown_file;
 mod tests;
 
 pub use as_user::User;
-pub(crate) use loop_device::{Backing, file_shown_in, in_sysfs, loop_devices, open_as_far_as_allowed};
+pub(crate) use loop_device::{LoopBacking, file_shown_in, in_sysfs, loop_devices, open_as_far_as_allowed};
 pub use loop_device::{LoopDevice, backing_file};
 pub use mount::Mount;
 pub use mount_table::{Bound, MountPoint, file_system_at, loop_devices_below, mounts_below, places_of};

@@ -14,7 +14,7 @@ use rustix::process::{getegid, geteuid};
 use spillway_core::{Error, Kind};
 
 use super::fusermount;
-use super::mount_table::{Bound, Entry, bound_elsewhere, entries, loop_devices_below, mount_at};
+use super::mount_table::{Bound, MountEntry, bound_elsewhere, entries, loop_devices_below, mount_at};
 use crate::runtime::driver::kind_of;
 
 const DEVICE: &str = "/dev/fuse";
@@ -31,7 +31,7 @@ const IN_CONTAINERS: &str = "in a container: --device /dev/fuse --cap-add SYS_AD
 /// A mount point, and the descriptor that its requests come from.
 pub struct Mount {
     /// As the kernel listed it at first.
-    made: Entry,
+    made: MountEntry,
     pub(super) fd: Arc<OwnedFd>,
     /// Whether `fusermount3` has to unmount it.
     helped: bool,
@@ -103,8 +103,8 @@ impl Mount {
 
     /// The mount as the kernel lists it now, unless it was unmounted. Another mount may have its numbers then: one that
     /// answers, while this one is connected no longer.
-    fn listed(&self) -> Option<Entry> {
-        let ours = |entry: &Entry| {
+    fn listed(&self) -> Option<MountEntry> {
+        let ours = |entry: &MountEntry| {
             entry.id == self.made.id && entry.device == self.made.device && entry.kind == KIND
         };
         let all = entries();
@@ -139,7 +139,7 @@ impl Mount {
     /// Mounts that lie on it, whether they cover it or something below.
     pub(super) fn covered_by(&self) -> Vec<PathBuf> {
         let Some(ours) = self.listed() else { return Vec::new() };
-        let on_it = |entry: &Entry| entry.parent == ours.id;
+        let on_it = |entry: &MountEntry| entry.parent == ours.id;
         entries().into_iter().filter(on_it).map(|entry| entry.place).collect()
     }
 }

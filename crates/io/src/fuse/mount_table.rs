@@ -44,7 +44,7 @@ const AWAY: [&str; 6] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph"];
 
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct MountEntry {
     /// Number of the mount. Another one may get it as soon as this one is gone.
     pub(super) id: u64,
     /// Number of the mount that it lies on.
@@ -61,7 +61,7 @@ pub(super) struct Entry {
     pub(super) user: Option<u32>,
 }
 
-impl Entry {
+impl MountEntry {
     /// Whether it is that of the file system on a block device. The text that a mount has for its source is anybody's; its device is not.
     fn is_of(&self, number: u64, device: &Path) -> bool {
         // The file systems of Btrfs have numbers of their own, and nobody but root makes them.
@@ -75,18 +75,18 @@ pub(crate) fn numbers(device: u64) -> String {
 }
 
 /// The mounts that this process sees, in the order in which they were made; empty where the kernel does not say.
-pub(super) fn entries() -> Vec<Entry> {
+pub(super) fn entries() -> Vec<MountEntry> {
     entries_of(Path::new("/proc/self"))
 }
 
 /// The mounts that a process sees, by its folder in `/proc`.
-fn entries_of(process: &Path) -> Vec<Entry> {
+fn entries_of(process: &Path) -> Vec<MountEntry> {
     let table = fs::read(process.join("mountinfo")).unwrap_or_default();
     table.split(|&byte| byte == b'\n').filter_map(entry).collect()
 }
 
 /// A line is `ID PARENT DEVICE ROOT PLACE OPTIONS [TAG...] - KIND SOURCE OPTIONS` (man 5 proc_pid_mountinfo).
-fn entry(line: &[u8]) -> Option<Entry> {
+fn entry(line: &[u8]) -> Option<MountEntry> {
     let mut words = line.split(|&byte| byte == b' ');
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     let path = |word: &[u8]| PathBuf::from(OsString::from_vec(unescaped(word)));
@@ -97,11 +97,11 @@ fn entry(line: &[u8]) -> Option<Entry> {
     let mut words = words.skip_while(|word| *word != b"-").skip(1);
     let (kind, source, options) = (text(words.next()?), path(words.next()?), text(words.next()?));
     let user = options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok());
-    Some(Entry { id, parent, device, place, kind, source, user })
+    Some(MountEntry { id, parent, device, place, kind, source, user })
 }
 
 /// The mount that a path leads to, whatever it hides; asks nothing of the file system there.
-pub(super) fn mount_at(place: &Path) -> Option<Entry> {
+pub(super) fn mount_at(place: &Path) -> Option<MountEntry> {
     mount_of(&open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?)
 }
 
@@ -111,10 +111,10 @@ pub fn file_system_at(path: &Path) -> Option<String> {
 }
 
 /// The mount that an open file lies in.
-pub(super) fn mount_of(fd: &OwnedFd) -> Option<Entry> {
+pub(super) fn mount_of(fd: &OwnedFd) -> Option<MountEntry> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
     let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
-    entries().into_iter().find(|entry: &Entry| entry.id == id)
+    entries().into_iter().find(|entry: &MountEntry| entry.id == id)
 }
 
 /// A place where a file system is mounted too.
@@ -136,7 +136,7 @@ impl fmt::Display for Bound {
 }
 
 /// Where the file system of `mount` is mounted besides, in each mount namespace of a process that this one may look at.
-pub(super) fn bound_elsewhere(mount: &Entry) -> Vec<Bound> {
+pub(super) fn bound_elsewhere(mount: &MountEntry) -> Vec<Bound> {
     let mut found: Vec<Bound> = Vec::new();
     for (process, entries) in namespaces() {
         let others = entries.into_iter().filter(|entry| entry.device == mount.device && entry.id != mount.id);
@@ -146,7 +146,7 @@ pub(super) fn bound_elsewhere(mount: &Entry) -> Vec<Bound> {
 }
 
 /// What is mounted in this mount namespace, and in each other one by a process that lives there.
-fn namespaces() -> Vec<(Option<u32>, Vec<Entry>)> {
+fn namespaces() -> Vec<(Option<u32>, Vec<MountEntry>)> {
     let namespace_of = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
     let mut known: Vec<_> = namespace_of(Path::new("/proc/self")).into_iter().collect();
     let mut found = vec![(None, entries())];
@@ -161,7 +161,7 @@ fn namespaces() -> Vec<(Option<u32>, Vec<Entry>)> {
 }
 
 /// A place where something is mounted.
-pub struct MountPoint(Entry);
+pub struct MountPoint(MountEntry);
 
 impl MountPoint {
     /// Where `device` is mounted, the last mount first.
@@ -257,7 +257,7 @@ mod tests {
         let plain = b"36 35 98:0 /root /mnt2 rw,noatime - ext3 /dev/root rw,errors=continue";
         assert_eq!(
             entry(plain).unwrap(),
-            Entry {
+            MountEntry {
                 id: 36,
                 parent: 35,
                 device: "98:0".into(),
@@ -268,7 +268,7 @@ mod tests {
             }
         );
         let tagged = br"37 35 0:44 / /a\040b\134 rw shared:1 master:2 - fuse.spillway spillway rw,user_id=0";
-        let Entry { place, kind, source, user, .. } = entry(tagged).unwrap();
+        let MountEntry { place, kind, source, user, .. } = entry(tagged).unwrap();
         assert_eq!(user, Some(0));
         assert_eq!(
             (place.as_path(), kind.as_str(), source.as_path()),

@@ -29,7 +29,7 @@ use spillway_core::{IoBuf, LocalFuture, Phase, work};
 
 use super::mount::is_connected;
 use super::readers::ReaderGuard;
-use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::op::{Awaited, Readiness, shortage_passes};
 use crate::runtime::pool::others_first;
 use crate::runtime::waits::is_shortage;
 
@@ -82,7 +82,7 @@ impl MessageBuffers {
 /// The mount is gone, or the reader has to go.
 struct Gone;
 
-pub(super) struct Reader {
+pub(super) struct FuseReader {
     fd: Arc<OwnedFd>,
     exchange: Box<dyn Exchange>,
     buffers: MessageBuffers,
@@ -100,7 +100,7 @@ pub(super) struct Reader {
     guard: ReaderGuard,
 }
 
-impl Reader {
+impl FuseReader {
     /// To be made and polled on the thread that serves it, with its first buffer; `guard` is dropped at its end.
     pub(super) fn new(
         fd: Arc<OwnedFd>,
@@ -201,7 +201,7 @@ impl Reader {
 
     fn is_readable(&mut self, context: &mut Context<'_>) -> bool {
         let fd = &self.fd;
-        let wait = self.readable.get_or_insert_with(|| Awaited::new(fd, Event::ReadableAlone));
+        let wait = self.readable.get_or_insert_with(|| Awaited::new(fd, Readiness::ReadableAlone));
         let ready = wait.holds(context);
         if ready {
             self.readable = None;
@@ -269,7 +269,7 @@ fn send(fd: &OwnedFd, message: &Message) -> rustix::io::Result<usize> {
     writev(fd, if message.body.is_empty() { &slices[..1] } else { &slices })
 }
 
-impl Future for Reader {
+impl Future for FuseReader {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {

@@ -8,7 +8,7 @@ use spillway_core::{Error, Kind};
 
 use super::mount::Mount;
 use super::mount_table::Bound;
-use super::reader::{MessageBuffers, Reader};
+use super::reader::{FuseReader, MessageBuffers};
 use super::readers::Readers;
 use crate::runtime::workers::Workers;
 
@@ -40,7 +40,7 @@ pub fn serve_mount(
         let first = buffers.try_take().expect("there is room for one each");
         workers.run_on(
             index,
-            Box::new(move || Box::pin(Reader::new(fd, new_exchange(), buffers, first, guard))),
+            Box::new(move || Box::pin(FuseReader::new(fd, new_exchange(), buffers, first, guard))),
         );
     }
     MountServing { mount, readers }

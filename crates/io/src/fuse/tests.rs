@@ -13,7 +13,7 @@ use spillway_core::exchange::{Exchange, Message};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{Budget, IoBuf};
 
-use super::reader::{MessageBuffers, Reader};
+use super::reader::{FuseReader, MessageBuffers};
 use super::readers::Readers;
 use crate::runtime::workers::{Workers, WorkersOptions};
 
@@ -128,7 +128,7 @@ impl House {
         for (index, guard) in Readers::new(COUNT).1.into_iter().enumerate() {
             let toy = Toy { wishes: wishes[index].clone(), got: sender.clone() };
             let (fd, buffers, first) = (fd.clone(), buffers.clone(), buffers.try_take().unwrap());
-            let task = move || Box::pin(Reader::new(fd, Box::new(toy), buffers, first, guard)) as _;
+            let task = move || Box::pin(FuseReader::new(fd, Box::new(toy), buffers, first, guard)) as _;
             workers.run_on(index, Box::new(task));
         }
         Self { _workers: workers, socket, wishes, got }

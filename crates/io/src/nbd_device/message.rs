@@ -21,9 +21,9 @@ const NESTED: u16 = 1 << 15;
 const FLAGS: u16 = NESTED | 1 << 14;
 
 /// A request that is being written.
-pub(super) struct Request(Vec<u8>);
+pub(super) struct NetlinkRequest(Vec<u8>);
 
-impl Request {
+impl NetlinkRequest {
     /// A command of a family, in a version of that; the answers have the same `sequence`.
     pub(super) fn new(family: u16, command: u8, version: u8, sequence: u32) -> Self {
         let mut bytes = Vec::with_capacity(256);
@@ -88,18 +88,18 @@ impl Request {
 
 /// A message of the kernel.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer<'a> {
+pub(super) enum NetlinkReply<'a> {
     /// The request was carried out, or is refused with that errno.
     Outcome(Result<(), i32>),
     /// What was asked for, by its attributes.
-    Content(Attributes<'a>),
+    Content(NetlinkAttributes<'a>),
 }
 
 /// The attributes of a message, or of an attribute. Bytes behind the last whole one are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Attributes<'a>(&'a [u8]);
+pub(super) struct NetlinkAttributes<'a>(&'a [u8]);
 
-impl<'a> Attributes<'a> {
+impl<'a> NetlinkAttributes<'a> {
     /// The value of the first one of that kind.
     pub(super) fn find(self, kind: u16) -> Option<&'a [u8]> {
         self.into_iter().find_map(|(found, value)| (found == kind).then_some(value))
@@ -116,7 +116,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-impl<'a> Iterator for Attributes<'a> {
+impl<'a> Iterator for NetlinkAttributes<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -129,7 +129,7 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 /// The answers to the request of that `sequence` among received bytes, in order. What is no whole message ends them.
-pub(super) fn answers(mut bytes: &[u8], sequence: u32) -> Vec<Answer<'_>> {
+pub(super) fn answers(mut bytes: &[u8], sequence: u32) -> Vec<NetlinkReply<'_>> {
     let mut found = Vec::new();
     while let Some((message, behind)) = message(bytes) {
         bytes = behind;
@@ -147,12 +147,16 @@ fn message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((message, bytes.get(len.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-fn answer(message: &[u8]) -> Option<Answer<'_>> {
+fn answer(message: &[u8]) -> Option<NetlinkReply<'_>> {
     if u16::from_ne_bytes(word(message, 4)?) == OUTCOME {
         let outcome = i32::from_ne_bytes(word(message, HEADER_LEN)?);
-        return Some(Answer::Outcome(if outcome == 0 { Ok(()) } else { Err(outcome.saturating_abs()) }));
+        return Some(NetlinkReply::Outcome(if outcome == 0 {
+            Ok(())
+        } else {
+            Err(outcome.saturating_abs())
+        }));
     }
-    Some(Answer::Content(Attributes(message.get(HEADERS_LEN..)?)))
+    Some(NetlinkReply::Content(NetlinkAttributes(message.get(HEADERS_LEN..)?)))
 }
 
 fn word<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_request_has_the_bytes_of_the_kernels_headers() {
-        let bytes = Request::new(0x21, 1, 1, 0x0102_0304).u32(1, 7).text(10, "a.ctl").bytes();
+        let bytes = NetlinkRequest::new(0x21, 1, 1, 0x0102_0304).u32(1, 7).text(10, "a.ctl").bytes();
         let sequence = 0x0102_0304u32.to_ne_bytes();
         let expected = [
             &40u32.to_ne_bytes()[..],
@@ -195,7 +199,7 @@ mod tests {
 
     #[test]
     fn nested_attributes_count_for_those_around_them() {
-        let bytes = Request::new(9, 1, 1, 1)
+        let bytes = NetlinkRequest::new(9, 1, 1, 1)
             .u64(2, 1 << 40)
             .nested(7, |sockets| sockets.nested(1, |item| item.u32(1, 3)))
             .bytes();
@@ -210,21 +214,23 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_back() {
-        let bytes = Request::new(77, 1, 1, 5).u32(1, 16).nested(7, |inside| inside.u32(1, 3)).bytes();
+        let bytes = NetlinkRequest::new(77, 1, 1, 5).u32(1, 16).nested(7, |inside| inside.u32(1, 3)).bytes();
         let read = answers(&bytes, 5);
-        let [Answer::Content(attributes)] = read[..] else { panic!("{read:?}") };
+        let [NetlinkReply::Content(attributes)] = read[..] else { panic!("{read:?}") };
         assert_eq!((attributes.u32(1), attributes.u32(2), attributes.u16(1)), (Some(16), None, None));
-        assert_eq!(attributes.find(7).and_then(|inside| Attributes(inside).u32(1)), Some(3));
+        assert_eq!(attributes.find(7).and_then(|inside| NetlinkAttributes(inside).u32(1)), Some(3));
     }
 
     #[test]
     fn answers_to_others_are_left_out_and_outcomes_are_errnos() {
+        use NetlinkReply::{Content, Outcome};
+
         let content = message_of(77, 5, &[&[1, 1, 0, 0][..], &shorts(&[8, 1]), &2u32.to_ne_bytes()].concat());
         let outcome = |sequence, errno: i32| message_of(OUTCOME, sequence, &errno.to_ne_bytes());
         let bytes = [outcome(4, -16), content, outcome(5, -2), outcome(5, 0), outcome(5, i32::MIN)].concat();
         let read = answers(&bytes, 5);
         assert!(
-            matches!(&read[..], [Answer::Content(found), Answer::Outcome(Err(2)), Answer::Outcome(Ok(())), Answer::Outcome(Err(i32::MAX))] if found.u32(1) == Some(2)),
+            matches!(&read[..], [Content(found), Outcome(Err(2)), Outcome(Ok(())), Outcome(Err(i32::MAX))] if found.u32(1) == Some(2)),
             "{read:?}"
         );
     }
@@ -250,7 +256,7 @@ mod tests {
                 let mut bytes = whole.clone();
                 bytes[at..at + 2].copy_from_slice(&u16::to_ne_bytes(value));
                 for answer in answers(&bytes, 5) {
-                    if let Answer::Content(attributes) = answer {
+                    if let NetlinkReply::Content(attributes) = answer {
                         assert!(attributes.count() <= 4, "{value} at {at}");
                     }
                 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::fuse::{in_sysfs, open_as_far_as_allowed};
 use crate::mutant;
-use message::Request;
+use message::NetlinkRequest;
 use netlink::Family;
 
 /// The family, its commands and their attributes.
@@ -72,7 +72,7 @@ pub struct Transmitting<'a> {
 }
 
 impl Transmitting<'_> {
-    fn write(self, request: Request) -> Request {
+    fn write(self, request: NetlinkRequest) -> NetlinkRequest {
         let descriptor = u32::try_from(self.socket.as_raw_fd()).expect("a descriptor is not negative");
         let request = request.u64(attribute::SIZE_BYTES, self.size).u64(attribute::TIMEOUT, NO_LIMIT);
         let request = match self.timeout {
@@ -102,7 +102,7 @@ impl NbdDevice {
     /// Gives a connection to a free device, which is known by `backend` from then on. The error is the kernel's: `EPERM` without
     /// CAP_NET_ADMIN, and that of [`is_supported`].
     pub fn connect(backend: &str, connection: Transmitting<'_>) -> io::Result<Self> {
-        let write = |request: Request| {
+        let write = |request: NetlinkRequest| {
             connection
                 .write(request)
                 .u64(attribute::BLOCK_SIZE_BYTES, BLOCK_BYTES)
@@ -135,7 +135,7 @@ impl NbdDevice {
     }
 
     /// The kernel checks the identifier only where the device has one.
-    fn reconfigure(&self, write: impl FnOnce(Request) -> Request) -> io::Result<()> {
+    fn reconfigure(&self, write: impl FnOnce(NetlinkRequest) -> NetlinkRequest) -> io::Result<()> {
         if !self.is_there() {
             return Err(io::Error::other("it is gone"));
         }
@@ -152,8 +152,8 @@ impl NbdDevice {
         self.ask(command::DISCONNECT, |request| request)
     }
 
-    fn ask(&self, command: u8, write: impl FnOnce(Request) -> Request) -> io::Result<()> {
-        let write = |request: Request| write(request.u32(attribute::INDEX, self.index));
+    fn ask(&self, command: u8, write: impl FnOnce(NetlinkRequest) -> NetlinkRequest) -> io::Result<()> {
+        let write = |request: NetlinkRequest| write(request.u32(attribute::INDEX, self.index));
         Family::find(FAMILY)?.ask(command, write, |_| None::<()>).map(drop)
     }
 
@@ -244,7 +244,7 @@ fn backend_in(folder: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::message::{Answer, answers};
+    use super::message::{NetlinkReply, answers};
     use super::*;
     use std::fs::File;
     use std::os::fd::AsFd;
@@ -254,9 +254,9 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         let attributes = |timeout| {
             let connection = Transmitting { socket: file.as_fd(), size: 3 << 30, flags: 0x16d, timeout };
-            let bytes = connection.write(Request::new(30, command::CONNECT, 1, 1)).bytes();
+            let bytes = connection.write(NetlinkRequest::new(30, command::CONNECT, 1, 1)).bytes();
             let read = answers(&bytes, 1);
-            let [Answer::Content(attributes)] = read[..] else { panic!("{read:?}") };
+            let [NetlinkReply::Content(attributes)] = read[..] else { panic!("{read:?}") };
             attributes.map(|(kind, value)| (kind, value.to_vec())).collect::<Vec<_>>()
         };
         let number = |value: u64| value.to_ne_bytes().to_vec();

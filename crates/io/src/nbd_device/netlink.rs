@@ -10,7 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recvfrom, sendto, socket_with,
 };
 
-use super::message::{Answer, Attributes, Request, answers};
+use super::message::{NetlinkAttributes, NetlinkReply, NetlinkRequest, answers};
 
 /// The family that knows all others, its command that looks one up, and attributes of that.
 const CONTROL: u16 = 16;
@@ -54,20 +54,20 @@ impl Family {
     pub(super) fn ask<T>(
         &mut self,
         command: u8,
-        write: impl FnOnce(Request) -> Request,
-        read: impl Fn(Attributes<'_>) -> Option<T>,
+        write: impl FnOnce(NetlinkRequest) -> NetlinkRequest,
+        read: impl Fn(NetlinkAttributes<'_>) -> Option<T>,
     ) -> io::Result<Option<T>> {
         self.sequence += 1;
-        let request = write(Request::new(self.number, command, VERSION, self.sequence)).bytes();
+        let request = write(NetlinkRequest::new(self.number, command, VERSION, self.sequence)).bytes();
         sendto(&self.socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         let mut found = None;
         loop {
             let bytes = self.receive()?;
             for answer in answers(&bytes, self.sequence) {
                 match answer {
-                    Answer::Content(attributes) => found = found.or_else(|| read(attributes)),
-                    Answer::Outcome(Ok(())) => return Ok(found),
-                    Answer::Outcome(Err(errno)) => return Err(io::Error::from_raw_os_error(errno)),
+                    NetlinkReply::Content(attributes) => found = found.or_else(|| read(attributes)),
+                    NetlinkReply::Outcome(Ok(())) => return Ok(found),
+                    NetlinkReply::Outcome(Err(errno)) => return Err(io::Error::from_raw_os_error(errno)),
                 }
             }
         }

@@ -13,25 +13,25 @@ use rustix::process::geteuid;
 
 /// Mode of a socket file, and its group where that is another than the process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct SocketAccess {
     /// The bits of `chmod`; to connect takes the right to write.
     pub mode: u32,
     /// Number of the group.
     pub group: Option<u32>,
 }
 
-impl Access {
+impl SocketAccess {
     /// For the owner: what a socket file has until it has the rights that were asked for.
     pub const OWNER_ONLY: Self = Self { mode: 0o600, group: None };
 }
 
-impl From<u32> for Access {
+impl From<u32> for SocketAccess {
     fn from(mode: u32) -> Self {
         Self { mode, group: None }
     }
 }
 
-impl Access {
+impl SocketAccess {
     /// Gives these rights to the socket file at `path`, which is the owner's alone. The group comes first, so that nobody has a right
     /// in between that was not asked for. Another file in its place is left alone.
     pub(crate) fn give(self, path: &Path) -> io::Result<()> {
@@ -99,8 +99,8 @@ mod tests {
         let nobody = crate::fuse::User { uid: 65534, gid: 65534 };
         let given = nobody.run(|| {
             let _socket = std::os::unix::net::UnixListener::bind(&path)?;
-            std::fs::set_permissions(&path, Permissions::from_mode(Access::OWNER_ONLY.mode))?;
-            Ok(Access { mode: 0o666, group: Some(0) }.give(&path).map_err(|why| why.kind()))
+            std::fs::set_permissions(&path, Permissions::from_mode(SocketAccess::OWNER_ONLY.mode))?;
+            Ok(SocketAccess { mode: 0o666, group: Some(0) }.give(&path).map_err(|why| why.kind()))
         });
         let found = std::fs::symlink_metadata(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_socket_never_has_wider_rights_than_were_asked_for() {
         let path = std::env::temp_dir().join(format!("spillway-{}-access.sock", std::process::id()));
-        let (ended, access) = (AtomicBool::new(false), Access { mode: 0o664, group: Some(65534) });
+        let (ended, access) = (AtomicBool::new(false), SocketAccess { mode: 0o664, group: Some(65534) });
         std::thread::scope(|scope| {
             let watch = scope.spawn(|| {
                 let mut seen = Vec::new();
@@ -133,8 +133,9 @@ mod tests {
             }
             ended.store(true, Ordering::Relaxed);
             let seen = watch.join().unwrap();
-            let allowed =
-                |&(mode, gid): &(u32, u32)| mode == Access::OWNER_ONLY.mode || (mode, gid) == (0o664, 65534);
+            let allowed = |&(mode, gid): &(u32, u32)| {
+                mode == SocketAccess::OWNER_ONLY.mode || (mode, gid) == (0o664, 65534)
+            };
             let wrong = seen.iter().find(|rights| !allowed(rights));
             assert!(!seen.is_empty() && wrong.is_none(), "{wrong:?}");
         });

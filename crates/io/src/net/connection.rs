@@ -35,7 +35,7 @@ use spillway_core::{IoBuf, LocalFuture, Phase, work};
 
 use crate::net::control::{Admission, Control};
 use crate::runtime::op::{Receive, receive_now, shortage_passes, would_block};
-use crate::runtime::pool::{BULK_LEN, Pool, others_first};
+use crate::runtime::pool::{BULK_LEN, ThreadPool, others_first};
 use crate::runtime::waits::is_shortage;
 
 use handshake::Handshake;
@@ -68,7 +68,7 @@ pub(crate) struct Connection {
     socket: Arc<OwnedFd>,
     session: Box<dyn Session>,
     control: Arc<Control>,
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     /// The receive in flight, and whether its buffer is a payload's.
     receiving: Option<(Submit<Receive>, bool)>,
     /// Received, not yet taken by the session. While there is some, nothing but payload is received.
@@ -92,7 +92,7 @@ impl Connection {
         socket: Arc<OwnedFd>,
         session: Box<dyn Session>,
         control: Arc<Control>,
-        pool: Arc<Pool>,
+        pool: Arc<ThreadPool>,
         admission: Box<dyn Admission>,
     ) -> Self {
         Self {

@@ -20,7 +20,7 @@ use crate::net::control::{Admission, Control};
 use crate::net::peer;
 use crate::net::socket::connect_within;
 use crate::runtime::driver::kind_of;
-use crate::runtime::pool::Pool;
+use crate::runtime::pool::ThreadPool;
 use crate::runtime::turns::Turns;
 use crate::runtime::workers::Workers;
 
@@ -42,7 +42,7 @@ pub enum ServerAddress {
 /// Makes connections to servers.
 #[derive(Clone)]
 pub struct Dialer {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     turns: Arc<Turns>,
 }
 

@@ -16,16 +16,16 @@ use spillway_core::{Phase, Report, Shutdown};
 use crate::net::connection::Connection;
 use crate::net::control::{Admission, Control};
 use crate::net::peer::{Account, peer_of};
-use crate::net::peers::{Entered, Peers};
+use crate::net::peers::{PeerGuard, Peers};
 use crate::net::table::{Capacity, ConnectionTable, GRACE_MIN, Vacancy};
 use crate::runtime::driver::WAKES_MAX;
-use crate::runtime::pool::{LoadGuard, Pool};
+use crate::runtime::pool::{LoadGuard, ThreadPool};
 
 /// Makes the session of a new connection, on the worker that serves it.
 pub type NewSession = Arc<dyn Fn() -> Box<dyn Session> + Send + Sync>;
 
 /// The acceptor has one until it has ended, and the listener with it, and so does each connection: its job is done with the last of them.
-pub(crate) type Open = Arc<Report<()>>;
+pub(crate) type OpenListener = Arc<Report<()>>;
 
 /// Part of a socket's connections that may shake hands at a time: one in so many.
 const HANDSHAKES_SHARE: usize = 4;
@@ -39,7 +39,7 @@ const COMPLAINT_INTERVAL_S: u64 = 10;
 
 /// What a server puts up with.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Connections at a time; further ones are closed at once. A quarter of them may be unfinished handshakes, of which the
     /// oldest give way to newcomers where their peers are silent.
     pub connections_max: usize,
@@ -54,7 +54,7 @@ pub struct Limits {
     pub idle: Option<Duration>,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections_max: 1024,
@@ -68,9 +68,9 @@ impl Default for Limits {
 
 /// What acceptor, connections and [`Serving`](crate::Serving) share.
 pub(crate) struct ListenerState {
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pool: Arc<ThreadPool>,
     new_session: NewSession,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ConnectionLimits,
     /// What each peer has, at other sockets too.
     peers: Arc<Peers>,
     /// Of the acceptor, and of connections that are not in the table yet.
@@ -84,7 +84,12 @@ pub(crate) struct ListenerState {
 
 impl ListenerState {
     /// With nobody in it.
-    pub(crate) fn new(pool: Arc<Pool>, new_session: NewSession, limits: Limits, peers: Arc<Peers>) -> Self {
+    pub(crate) fn new(
+        pool: Arc<ThreadPool>,
+        new_session: NewSession,
+        limits: ConnectionLimits,
+        peers: Arc<Peers>,
+    ) -> Self {
         Self {
             pool,
             new_session,
@@ -136,7 +141,8 @@ impl ListenerState {
             // Not by winding down: a request that comes meanwhile would be refused, and its client would not try it elsewhere.
             self.end_where(Phase::Aborting, |control| control.idle.lasts(now) >= limit);
         }
-        let (others_wait, Limits { stall, stop_grace, .. }) = (self.pool.buffers.waiting() > 0, self.limits);
+        let (others_wait, ConnectionLimits { stall, stop_grace, .. }) =
+            (self.pool.buffers.waiting() > 0, self.limits);
         self.end_where(Phase::Aborting, |control| {
             let stalled = control.stalled_for(now);
             others_wait && stalled > stall || control.ends() && stalled > stop_grace
@@ -174,7 +180,7 @@ impl ListenerState {
         }
     }
 
-    pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd, peer: Account, open: Open) {
+    pub(crate) async fn admit(self: &Arc<Self>, socket: OwnedFd, peer: Account, open: OpenListener) {
         let Some(entered) = self.peers.enter(peer) else { return self.refuse(peer) };
         match self.room(peer).await {
             Vacancy::Now => {}
@@ -234,17 +240,17 @@ struct ConnectionGuard {
     state: Arc<ListenerState>,
     number: u64,
     _load: LoadGuard,
-    _entered: Entered,
-    _open: Open,
+    _entered: PeerGuard,
+    _open: OpenListener,
 }
 
 impl ConnectionGuard {
     fn new(
         state: Arc<ListenerState>,
-        (peer, entered): (Account, Entered),
+        (peer, entered): (Account, PeerGuard),
         control: Arc<Control>,
         worker: usize,
-        open: Open,
+        open: OpenListener,
     ) -> Self {
         let number = state.next_number.fetch_add(1, Ordering::Relaxed);
         let load = state.pool.add_load(worker);

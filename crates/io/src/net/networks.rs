@@ -59,13 +59,13 @@ impl FromStr for Network {
 }
 
 /// The networks whose hosts may connect to a server's ports.
-pub struct Allowed {
+pub struct AllowedNetworks {
     /// None for every host.
     networks: Vec<Network>,
     refused: AtomicU64,
 }
 
-impl Allowed {
+impl AllowedNetworks {
     /// Hosts of these networks; every host, where there are none.
     pub fn new(networks: Vec<Network>) -> Arc<Self> {
         Arc::new(Self { networks, refused: AtomicU64::new(0) })
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     fn has(network: &str, host: &str) -> bool {
-        let allowed = Allowed::new(vec![network.parse().unwrap()]);
+        let allowed = AllowedNetworks::new(vec![network.parse().unwrap()]);
         allowed.admits(Account::at(host.parse().unwrap()))
     }
 
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn without_networks_every_host_may_connect_and_users_always() {
         let host = Account::at("192.0.2.1".parse().unwrap());
-        assert!(Allowed::new(Vec::new()).admits(host));
-        let allowed = Allowed::new(vec!["192.0.2.2".parse().unwrap()]);
+        assert!(AllowedNetworks::new(Vec::new()).admits(host));
+        let allowed = AllowedNetworks::new(vec!["192.0.2.2".parse().unwrap()]);
         assert!(allowed.admits(Account::User(1000)) && !allowed.admits(host));
         assert_eq!(allowed.refused(), 1);
     }

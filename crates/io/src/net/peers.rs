@@ -47,24 +47,24 @@ impl Peers {
     }
 
     /// Counts a connection of `peer`, until it is dropped; `None` where the peer has as many as it may.
-    pub(super) fn enter(self: &Arc<Self>, peer: Account) -> Option<Entered> {
+    pub(super) fn enter(self: &Arc<Self>, peer: Account) -> Option<PeerGuard> {
         let mut open = self.open.lock();
         let count = open.get(&peer).copied().unwrap_or(0);
         if self.most.is_some_and(|most| count >= most) {
             return None;
         }
         open.insert(peer, count + 1);
-        Some(Entered { peers: self.clone(), peer })
+        Some(PeerGuard { peers: self.clone(), peer })
     }
 }
 
 /// A connection of a peer, for as long as it counts.
-pub(super) struct Entered {
+pub(super) struct PeerGuard {
     peers: Arc<Peers>,
     peer: Account,
 }
 
-impl Drop for Entered {
+impl Drop for PeerGuard {
     fn drop(&mut self) {
         let mut open = self.peers.open.lock();
         let count = open.get_mut(&self.peer).expect("who leaves has entered");

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use spillway_core::{Job, Phase, Shutdown, task};
 
-use crate::net::listener_state::{Limits, ListenerState, NewSession, Open};
+use crate::net::listener_state::{ConnectionLimits, ListenerState, NewSession, OpenListener};
 use crate::net::socket::Listener;
 use crate::net::table::GRACE_MIN;
 use crate::runtime::env::yield_now;
-use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::op::{Awaited, Readiness, shortage_passes};
 use crate::runtime::workers::Workers;
 
 /// Connections accepted in a row before other tasks get their turn.
@@ -26,7 +26,12 @@ const ACCEPTS_MAX: usize = 64;
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serves a session to each client of `listener`.
-pub fn serve(listener: Listener, workers: &Workers, new_session: NewSession, limits: Limits) -> Serving {
+pub fn serve(
+    listener: Listener,
+    workers: &Workers,
+    new_session: NewSession,
+    limits: ConnectionLimits,
+) -> Serving {
     let pool = workers.pool().clone();
     let state = Arc::new(ListenerState::new(pool.clone(), new_session, limits, listener.peers.clone()));
     let ((ended, report), of) = (Job::new(), state.clone());
@@ -74,7 +79,7 @@ impl Drop for Serving {
     }
 }
 
-async fn accept_all(open: Open, state: Arc<ListenerState>, listener: Listener) {
+async fn accept_all(open: OpenListener, state: Arc<ListenerState>, listener: Listener) {
     while !state.stopping() {
         match accept_some(&state, &open, &listener).await {
             Ok(()) => await_connection(&listener, &state.acceptor).await,
@@ -91,7 +96,7 @@ async fn accept_all(open: Open, state: Arc<ListenerState>, listener: Listener) {
 }
 
 /// Accepts until nobody waits. An error is a shortage: it will come again at once.
-async fn accept_some(state: &Arc<ListenerState>, open: &Open, listener: &Listener) -> io::Result<()> {
+async fn accept_some(state: &Arc<ListenerState>, open: &OpenListener, listener: &Listener) -> io::Result<()> {
     for count in 1.. {
         match listener.accept() {
             Ok((socket, peer)) => state.admit(socket, peer, open.clone()).await,
@@ -130,7 +135,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 
 /// Waits for a connection or the end.
 pub(crate) async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
-    let mut readable = Awaited::new(&listener.fd, Event::Readable);
+    let mut readable = Awaited::new(&listener.fd, Readiness::Readable);
     poll_fn(|context| {
         acceptor.watch(0, context.waker());
         if acceptor.phase() != Phase::Serving {
@@ -142,7 +147,7 @@ pub(crate) async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
 }
 
 /// Closes connections that are late with something, from time to time.
-async fn watch(state: std::sync::Weak<ListenerState>, limits: Limits) {
+async fn watch(state: std::sync::Weak<ListenerState>, limits: ConnectionLimits) {
     let shortest = limits.stall.min(limits.handshake).min(limits.stop_grace);
     let interval = WATCH_INTERVAL.min(shortest / 2).max(GRACE_MIN);
     loop {

@@ -25,8 +25,8 @@ use rustix::net::{
 };
 use spillway_core::{Error, Kind};
 
-use crate::net::access::Access;
-use crate::net::networks::Allowed;
+use crate::net::access::SocketAccess;
+use crate::net::networks::AllowedNetworks;
 use crate::net::peer::{self, Account};
 use crate::net::peers::Peers;
 use crate::runtime::driver::kind_of;
@@ -42,7 +42,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 pub struct Listener {
     pub(crate) fd: Arc<OwnedFd>,
     address: Address,
-    allowed: Option<Arc<Allowed>>,
+    allowed: Option<Arc<AllowedNetworks>>,
     pub(crate) peers: Arc<Peers>,
 }
 
@@ -75,17 +75,17 @@ impl Listener {
     ///
     /// [`Kind::Busy`] if a server answers there, or if something other than a socket is in the way; [`Kind::TooLong`] for a path of more
     /// than 107 bytes; otherwise what the system says, such as [`Kind::NotFound`] or [`Kind::Denied`] for the folder.
-    pub fn unix(path: impl AsRef<Path>, access: impl Into<Access>) -> Result<Self, Error> {
+    pub fn unix(path: impl AsRef<Path>, access: impl Into<SocketAccess>) -> Result<Self, Error> {
         Self::make(path.as_ref(), access.into())
     }
 
     /// The same, one at a time among all who name the folder `turn`, which nobody else can open.
-    pub fn unix_in_turn(path: impl AsRef<Path>, access: Access, turn: &Path) -> Result<Self, Error> {
+    pub fn unix_in_turn(path: impl AsRef<Path>, access: SocketAccess, turn: &Path) -> Result<Self, Error> {
         let _lock = lock_folder(turn)?;
         Self::make(path.as_ref(), access)
     }
 
-    fn make(path: &Path, access: Access) -> Result<Self, Error> {
+    fn make(path: &Path, access: SocketAccess) -> Result<Self, Error> {
         let address = SocketAddrUnix::new(path).map_err(|_| {
             let text = format!(
                 "the socket path {} is too long: the system allows 107 bytes, this has {}; choose a shorter one",
@@ -163,7 +163,7 @@ impl Listener {
     }
 
     /// Takes only connections of hosts that are `allowed`, where it has a port.
-    pub fn allowing(mut self, allowed: Arc<Allowed>) -> Self {
+    pub fn allowing(mut self, allowed: Arc<AllowedNetworks>) -> Self {
         self.allowed = Some(allowed);
         self
     }
@@ -205,7 +205,7 @@ impl Drop for Listener {
 fn bound_file(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let fd = new_socket(AddressFamily::UNIX)?;
     // The file inherits the socket's mode: it never exists with a wider one.
-    fchmod(&fd, Mode::from_bits_truncate(Access::OWNER_ONLY.mode))?;
+    fchmod(&fd, Mode::from_bits_truncate(SocketAccess::OWNER_ONLY.mode))?;
     bind(&fd, address)?;
     Ok(fd)
 }
@@ -344,7 +344,7 @@ mod tests {
         let winners: Vec<Listener> = std::thread::scope(|scope| {
             let one = || {
                 start.wait();
-                Listener::unix_in_turn(&path, Access::OWNER_ONLY, &turn).ok()
+                Listener::unix_in_turn(&path, SocketAccess::OWNER_ONLY, &turn).ok()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
             threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
@@ -360,7 +360,7 @@ mod tests {
         [&folder, &turn].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
         let held = File::open(&folder).unwrap();
         held.lock().unwrap();
-        drop(Listener::unix_in_turn(folder.join("s"), Access::OWNER_ONLY, &turn).unwrap());
+        drop(Listener::unix_in_turn(folder.join("s"), SocketAccess::OWNER_ONLY, &turn).unwrap());
         [&folder, &turn].into_iter().for_each(|folder| std::fs::remove_dir(folder).unwrap());
     }
 

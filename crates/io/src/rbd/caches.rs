@@ -11,7 +11,7 @@ use spillway_core::Error;
 
 use super::cluster::{RbdOptions, about, check};
 use super::image::OpenImage;
-use super::library::{ConfigLibrary, ConfigOption, Image, SOURCE_CONFIG, SOURCE_IMAGE};
+use super::library::{ConfigLibrary, ConfigOption, ImageHandle, SOURCE_CONFIG, SOURCE_IMAGE};
 use super::name::ImageName;
 
 /// Options for which there is room at first. Where there are more, librbd is asked again.
@@ -58,7 +58,7 @@ impl OpenImage {
 }
 
 /// All options of an open image.
-fn settings(library: &ConfigLibrary, image: Image) -> Result<Vec<Setting>, i32> {
+fn settings(library: &ConfigLibrary, image: ImageHandle) -> Result<Vec<Setting>, i32> {
     let none = ConfigOption { name: null_mut(), value: null_mut(), source: SOURCE_CONFIG };
     let mut count = OPTIONS;
     loop {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// A library with as many options as the image says, which is a number here.
-    extern "C" fn list(image: Image, options: *mut ConfigOption, count: *mut c_int) -> c_int {
+    extern "C" fn list(image: ImageHandle, options: *mut ConfigOption, count: *mut c_int) -> c_int {
         // SAFETY: the image is a number, and the count is one too.
         let (wanted, room) = unsafe { (*image.cast::<c_int>(), *count) };
         // SAFETY: the place is the caller's.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_core::sync::Mutex;
 use spillway_core::{Error, Kind};
 
-use super::library::{Cluster, Image, Library, Pool};
+use super::library::{ClusterHandle, ImageHandle, Library, PoolHandle};
 use super::name::ImageName;
 
 /// How long a cluster is tried to be reached where there is no `--origin-timeout`.
@@ -36,14 +36,14 @@ pub struct RbdOptions {
 }
 
 /// What an image is opened through; ended when dropped.
-pub(super) struct Connected {
+pub(super) struct ClusterConnection {
     pub(super) library: &'static Library,
-    pub(super) cluster: Cluster,
+    pub(super) cluster: ClusterHandle,
     /// Null until there is one.
-    pub(super) pool: Pool,
+    pub(super) pool: PoolHandle,
 }
 
-impl Drop for Connected {
+impl Drop for ClusterConnection {
     fn drop(&mut self) {
         // SAFETY: the handles are ours, and no image uses them any more.
         unsafe {
@@ -88,7 +88,7 @@ fn client_of(arguments: &str) -> Option<String> {
     None
 }
 
-impl Connected {
+impl ClusterConnection {
     pub(super) fn new(options: &RbdOptions) -> Result<Self, Error> {
         // CEPH_ARGS is read into memory that all clients share.
         static CONFIGURING: Mutex<()> = Mutex::new(());
@@ -167,7 +167,7 @@ impl Connected {
         Ok(())
     }
 
-    pub(super) fn open(&self, options: &RbdOptions) -> Result<Image, Error> {
+    pub(super) fn open(&self, options: &RbdOptions) -> Result<ImageHandle, Error> {
         let name = text("an image", &options.name.image)?;
         let snapshot = optional("a snapshot", options.name.snapshot.as_deref())?;
         let open = if options.read_only { self.library.rbd_open_read_only } else { self.library.rbd_open };

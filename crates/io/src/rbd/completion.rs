@@ -16,7 +16,7 @@ use spillway_core::sync::Mutex;
 use super::library::{Library, RawCompletion};
 
 /// What comes of a call: bytes of a read, or 0; or an errno. And its buffer.
-pub(super) type Ended = (Result<usize, i32>, IoBuf);
+type Ended = (Result<usize, i32>, IoBuf);
 
 /// A call from its beginning to its end.
 struct Call {

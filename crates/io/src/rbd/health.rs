@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
-use spillway_core::storage::Connection;
+use spillway_core::storage::ConnectionStatus;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long changes fail at once after a call was given up.
@@ -130,7 +130,7 @@ impl Health {
         self.server.state().0 == ServerState::Failing && is_paused(&self.now.lock())
     }
 
-    pub(super) fn connection(&self, at: Duration) -> Connection {
+    pub(super) fn connection(&self, at: Duration) -> ConnectionStatus {
         self.server.connection(at)
     }
 }

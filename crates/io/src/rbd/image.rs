@@ -6,8 +6,8 @@ use std::ptr::null;
 use spillway_core::sync::{AtomicU64, Ordering};
 use spillway_core::{ByteRange, Error, Extent, Kind, Report};
 
-use super::cluster::{Connected, RbdOptions, about, check};
-use super::library::{self, Image, ImageState, Library};
+use super::cluster::{ClusterConnection, RbdOptions, about, check};
+use super::library::{self, ImageHandle, ImageState, Library};
 use super::name::ImageName;
 
 /// The key of the image's metadata that says who has written last.
@@ -16,13 +16,13 @@ const WRITER: &CStr = c"spillway.writer";
 /// An image that is open; closed when dropped, which blocks.
 pub(super) struct OpenImage {
     pub(super) library: &'static Library,
-    pub(super) image: Image,
+    pub(super) image: ImageHandle,
     /// Whether nobody else can write.
     pub(super) locked: bool,
     /// How often its header has changed: it may have another size. Outlives the watch.
     pub(super) changes: Box<AtomicU64>,
     watch: Option<u64>,
-    connection: Connected,
+    connection: ClusterConnection,
     /// Dropped last, for the one that waits for the end of the image.
     pub(super) _end: Option<Report<()>>,
 }
@@ -57,7 +57,7 @@ impl OpenImage {
             let words = format!("{}: a snapshot is read-only: give --read-only", options.name);
             return Err(Error::new(Kind::ReadOnly, words));
         }
-        let mut connection = Connected::new(options)?;
+        let mut connection = ClusterConnection::new(options)?;
         connection.connect(options)?;
         let image = connection.open(options)?;
         let mut open = Self {
@@ -129,7 +129,7 @@ impl OpenImage {
     /// What tells the image from all others, in all clusters, also under another name.
     pub(super) fn identity(&self, options: &RbdOptions) -> Result<String, Error> {
         let (mut fsid, mut id) = ([0 as c_char; 64], [0 as c_char; 128]);
-        let Connected { library, cluster, pool } = self.connection;
+        let ClusterConnection { library, cluster, pool } = self.connection;
         // SAFETY: connected, and there is room for so many bytes with the zero.
         check(unsafe { (library.rados_cluster_fsid)(cluster, fsid.as_mut_ptr(), fsid.len() - 1) })
             .map_err(|errno| about(options, errno, "the cluster has no identity"))?;

@@ -11,11 +11,11 @@ use spillway_core::{Error, Kind};
 use crate::memory::keep_blocks_of_ceph;
 
 /// A client of a cluster (`rados_t`).
-pub(super) type Cluster = *mut c_void;
+pub(super) type ClusterHandle = *mut c_void;
 /// A pool as a client uses it (`rados_ioctx_t`).
-pub(super) type Pool = *mut c_void;
+pub(super) type PoolHandle = *mut c_void;
 /// An open image (`rbd_image_t`).
-pub(super) type Image = *mut c_void;
+pub(super) type ImageHandle = *mut c_void;
 /// A call whose end is told by a callback (`rbd_completion_t`).
 pub(super) type RawCompletion = *mut c_void;
 
@@ -108,74 +108,74 @@ functions! {
     Library:
     RADOS {
         /// Makes a client; the name may be null for `admin`. To be ended by `rados_shutdown`.
-        fn rados_create(*mut Cluster, *const c_char) -> c_int;
+        fn rados_create(*mut ClusterHandle, *const c_char) -> c_int;
         /// Before `rados_connect`; null looks where Ceph's tools do.
-        fn rados_conf_read_file(Cluster, *const c_char) -> c_int;
+        fn rados_conf_read_file(ClusterHandle, *const c_char) -> c_int;
         /// Before `rados_connect`, by one thread of the process at a time; null is `CEPH_ARGS`.
-        fn rados_conf_parse_env(Cluster, *const c_char) -> c_int;
+        fn rados_conf_parse_env(ClusterHandle, *const c_char) -> c_int;
         /// Before `rados_connect`.
-        fn rados_conf_set(Cluster, *const c_char, *const c_char) -> c_int;
+        fn rados_conf_set(ClusterHandle, *const c_char, *const c_char) -> c_int;
         /// Once; blocks up to `client_mount_timeout`.
-        fn rados_connect(Cluster) -> c_int;
+        fn rados_connect(ClusterHandle) -> c_int;
         /// Last, with no pool left. Blocks.
-        fn rados_shutdown(Cluster);
+        fn rados_shutdown(ClusterHandle);
         /// Writes at most so many bytes, of which 37 are needed; returns how many, or an error.
-        fn rados_cluster_fsid(Cluster, *mut c_char, usize) -> c_int;
+        fn rados_cluster_fsid(ClusterHandle, *mut c_char, usize) -> c_int;
         /// Connected; to be ended by `rados_ioctx_destroy`.
-        fn rados_ioctx_create(Cluster, *const c_char, *mut Pool) -> c_int;
+        fn rados_ioctx_create(ClusterHandle, *const c_char, *mut PoolHandle) -> c_int;
         /// Before the pool is used.
-        fn rados_ioctx_set_namespace(Pool, *const c_char);
+        fn rados_ioctx_set_namespace(PoolHandle, *const c_char);
         /// Before an image is opened: where the pool is full, changes that need room fail, and others are carried out. Without it all wait.
-        fn rados_set_osdmap_full_try(Pool);
+        fn rados_set_osdmap_full_try(PoolHandle);
         /// The number of the pool.
-        fn rados_ioctx_get_id(Pool) -> i64;
+        fn rados_ioctx_get_id(PoolHandle) -> i64;
         /// With no image left.
-        fn rados_ioctx_destroy(Pool);
+        fn rados_ioctx_destroy(PoolHandle);
     }
     RBD {
         /// Writes the version of the library: three numbers.
         fn rbd_version(*mut c_int, *mut c_int, *mut c_int);
         /// Blocks; the snapshot may be null. To be ended by `rbd_close`.
-        fn rbd_open(Pool, *const c_char, *mut Image, *const c_char) -> c_int;
+        fn rbd_open(PoolHandle, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
         /// The same, and nothing is written.
-        fn rbd_open_read_only(Pool, *const c_char, *mut Image, *const c_char) -> c_int;
+        fn rbd_open_read_only(PoolHandle, *const c_char, *mut ImageHandle, *const c_char) -> c_int;
         /// Blocks until every call has ended; gives the lock back.
-        fn rbd_close(Image) -> c_int;
+        fn rbd_close(ImageHandle) -> c_int;
         /// Fills the structure, of which the size is given. May block.
-        fn rbd_stat(Image, *mut ImageState, usize) -> c_int;
+        fn rbd_stat(ImageHandle, *mut ImageState, usize) -> c_int;
         /// Gives the image that size, by the client that has the lock; makes it shorter, with what is behind lost, only where told so. The
         /// function is called as it goes. Blocks.
-        fn rbd_resize2(Image, u64, bool, OnProgress, *mut c_void) -> c_int;
+        fn rbd_resize2(ImageHandle, u64, bool, OnProgress, *mut c_void) -> c_int;
         /// May block.
-        fn rbd_get_features(Image, *mut u64) -> c_int;
+        fn rbd_get_features(ImageHandle, *mut u64) -> c_int;
         /// Writes how many bytes come from the parent; 0 without one. May block.
-        fn rbd_get_overlap(Image, *mut u64) -> c_int;
+        fn rbd_get_overlap(ImageHandle, *mut u64) -> c_int;
         /// Writes at most so many bytes, with a zero at the end.
-        fn rbd_get_id(Image, *mut c_char, usize) -> c_int;
+        fn rbd_get_id(ImageHandle, *mut c_char, usize) -> c_int;
         /// Takes the lock and keeps it. Blocks.
-        fn rbd_lock_acquire(Image, c_int) -> c_int;
+        fn rbd_lock_acquire(ImageHandle, c_int) -> c_int;
         /// Writes whether this client has the lock, as far as it knows. May block.
-        fn rbd_is_exclusive_lock_owner(Image, *mut c_int) -> c_int;
+        fn rbd_is_exclusive_lock_owner(ImageHandle, *mut c_int) -> c_int;
         /// Writes the mode and at most so many names, and how many; -ERANGE where there are more. Blocks.
-        fn rbd_lock_get_owners(Image, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
+        fn rbd_lock_get_owners(ImageHandle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
         /// Frees so many names.
         fn rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
         /// Takes the lock from that owner, who can write no more. Blocks.
-        fn rbd_lock_break(Image, c_int, *const c_char) -> c_int;
+        fn rbd_lock_break(ImageHandle, c_int, *const c_char) -> c_int;
         /// Writes at most so many watchers, and how many; -ERANGE where there are more. Blocks.
-        fn rbd_watchers_list(Image, *mut Watcher, *mut usize) -> c_int;
+        fn rbd_watchers_list(ImageHandle, *mut Watcher, *mut usize) -> c_int;
         /// Frees what so many watchers hold.
         fn rbd_watchers_list_cleanup(*mut Watcher, usize);
         /// Has a function called with the argument; writes the handle of that. Blocks.
-        fn rbd_update_watch(Image, *mut u64, OnChange, *mut c_void) -> c_int;
+        fn rbd_update_watch(ImageHandle, *mut u64, OnChange, *mut c_void) -> c_int;
         /// The function is not called any more once this has returned. Blocks.
-        fn rbd_update_unwatch(Image, u64) -> c_int;
+        fn rbd_update_unwatch(ImageHandle, u64) -> c_int;
         /// Lists extents of a range, changed since a snapshot or, if that is null, stored at all. Blocks.
-        fn rbd_diff_iterate2(Image, *const c_char, u64, u64, u8, u8, OnExtent, *mut c_void) -> c_int;
+        fn rbd_diff_iterate2(ImageHandle, *const c_char, u64, u64, u8, u8, OnExtent, *mut c_void) -> c_int;
         /// Writes at most so many bytes with a zero at the end, and how many; -ENOENT where there is no such key. Blocks.
-        fn rbd_metadata_get(Image, *const c_char, *mut c_char, *mut usize) -> c_int;
+        fn rbd_metadata_get(ImageHandle, *const c_char, *mut c_char, *mut usize) -> c_int;
         /// Blocks.
-        fn rbd_metadata_set(Image, *const c_char, *const c_char) -> c_int;
+        fn rbd_metadata_set(ImageHandle, *const c_char, *const c_char) -> c_int;
         /// A completion, to be released once.
         fn rbd_aio_create_completion(*mut c_void, OnEnd, *mut RawCompletion) -> c_int;
         /// The result, once it has ended: bytes of a read, 0, or a negative errno.
@@ -183,15 +183,15 @@ functions! {
         /// The library may keep it until the call has ended.
         fn rbd_aio_release(RawCompletion);
         /// The memory stays as it is until the call has ended. Where this and the next ones fail, the completion never ends.
-        fn rbd_aio_read(Image, u64, usize, *mut c_char, RawCompletion) -> c_int;
+        fn rbd_aio_read(ImageHandle, u64, usize, *mut c_char, RawCompletion) -> c_int;
         /// The memory stays as it is until the call has ended.
-        fn rbd_aio_write(Image, u64, usize, *const c_char, RawCompletion) -> c_int;
+        fn rbd_aio_write(ImageHandle, u64, usize, *const c_char, RawCompletion) -> c_int;
         /// Does nothing to what is smaller than `rbd_discard_granularity_bytes`, 64 KiB.
-        fn rbd_aio_discard(Image, u64, u64, RawCompletion) -> c_int;
+        fn rbd_aio_discard(ImageHandle, u64, u64, RawCompletion) -> c_int;
         /// Exact, whatever the granularity.
-        fn rbd_aio_write_zeroes(Image, u64, usize, RawCompletion, c_int, c_int) -> c_int;
+        fn rbd_aio_write_zeroes(ImageHandle, u64, usize, RawCompletion, c_int, c_int) -> c_int;
         /// Ends once all that was written is durable.
-        fn rbd_aio_flush(Image, RawCompletion) -> c_int;
+        fn rbd_aio_flush(ImageHandle, RawCompletion) -> c_int;
     }
 }
 
@@ -200,7 +200,7 @@ functions! {
     ConfigLibrary:
     RBD {
         /// Writes at most so many options, and how many; -ERANGE where there are more, and then nothing but their number. Blocks.
-        fn rbd_config_image_list(Image, *mut ConfigOption, *mut c_int) -> c_int;
+        fn rbd_config_image_list(ImageHandle, *mut ConfigOption, *mut c_int) -> c_int;
         /// Frees what so many options hold.
         fn rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
     }

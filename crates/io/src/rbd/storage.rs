@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::env::within;
-use spillway_core::storage::{Connection, Moved};
+use spillway_core::storage::{ConnectionStatus, Moved};
 use spillway_core::sync::{AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, Semaphore};
 use spillway_core::{
     Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Job, Kind,
@@ -191,7 +191,7 @@ impl Storage for Rbd {
         true
     }
 
-    fn connection(&self) -> Connection {
+    fn connection(&self) -> ConnectionStatus {
         self.0.health.connection(self.0.env.coarse_now())
     }
 

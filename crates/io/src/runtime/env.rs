@@ -10,18 +10,18 @@ use std::time::Duration;
 use spillway_core::{Env, LocalFuture, Place, Task, work};
 
 use crate::runtime::number;
-use crate::runtime::pool::{Pool, can_spawn, others_first, spawn_detached};
+use crate::runtime::pool::{ThreadPool, can_spawn, others_first, spawn_detached};
 
 /// Rest of a task on a compute thread after a slice of about 100 us while no worker is idle: a tenth of the time is left to it.
 const COMPUTE_REST: Duration = Duration::from_micros(900);
 
 /// The environment that the workers give to layers.
 pub struct SystemEnv {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
 }
 
 impl SystemEnv {
-    pub(crate) fn new(pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(pool: Arc<ThreadPool>) -> Self {
         Self { pool }
     }
 }

@@ -75,7 +75,7 @@ unsafe impl PollOpCode for Receive {
 
 /// What to wait for on a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum Readiness {
     /// There is something to receive or to accept.
     Readable,
     /// The same, where of several that wait for it one is enough. Under io_uring the kernel wakes only that one.
@@ -89,7 +89,7 @@ pub(crate) enum Event {
 /// Completes once `event` holds.
 struct Await {
     fd: Arc<OwnedFd>,
-    event: Event,
+    event: Readiness,
 }
 
 // SAFETY: the entry points to no memory and the descriptor is owned by the operation.
@@ -99,10 +99,10 @@ unsafe impl IourOpCode for Await {
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
         // Errors and hang-ups are always reported; asking for nothing else waits for just these.
         let mask = match self.event {
-            Event::Readable => i32::from(libc::POLLIN),
-            Event::ReadableAlone => i32::from(libc::POLLIN) | libc::EPOLLEXCLUSIVE,
-            Event::Writable => i32::from(libc::POLLOUT),
-            Event::HangUp => 0,
+            Readiness::Readable => i32::from(libc::POLLIN),
+            Readiness::ReadableAlone => i32::from(libc::POLLIN) | libc::EPOLLEXCLUSIVE,
+            Readiness::Writable => i32::from(libc::POLLOUT),
+            Readiness::HangUp => 0,
         };
         opcode::PollAdd::new(Fd(self.fd.as_raw_fd()), mask as u32).build().into()
     }
@@ -115,9 +115,9 @@ unsafe impl PollOpCode for Await {
     fn pre_submit(&mut self, (): &mut ()) -> io::Result<Decision> {
         let fd: RawFd = self.fd.as_raw_fd();
         match self.event {
-            Event::Readable | Event::ReadableAlone => Ok(Decision::wait_readable(fd)),
-            Event::Writable => Ok(Decision::wait_writable(fd)),
-            Event::HangUp => Err(io::ErrorKind::Unsupported.into()),
+            Readiness::Readable | Readiness::ReadableAlone => Ok(Decision::wait_readable(fd)),
+            Readiness::Writable => Ok(Decision::wait_writable(fd)),
+            Readiness::HangUp => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -141,7 +141,7 @@ pub(crate) fn shortage_passes() -> LocalFuture<()> {
 /// A wait for an event, which survives that the system refuses it: then it is asked for again after a pause.
 pub(crate) struct Awaited {
     fd: Arc<OwnedFd>,
-    event: Event,
+    event: Readiness,
     step: Step,
 }
 
@@ -152,12 +152,12 @@ enum Step {
 
 impl Awaited {
     /// On the thread that waits.
-    pub(crate) fn new(fd: &Arc<OwnedFd>, event: Event) -> Self {
+    pub(crate) fn new(fd: &Arc<OwnedFd>, event: Readiness) -> Self {
         Self { fd: fd.clone(), event, step: Step::ask(fd, event) }
     }
 
     /// The same, asked for after a pause.
-    pub(crate) fn after_pause(fd: &Arc<OwnedFd>, event: Event) -> Self {
+    pub(crate) fn after_pause(fd: &Arc<OwnedFd>, event: Readiness) -> Self {
         Self { fd: fd.clone(), event, step: Step::Refused(shortage_passes()) }
     }
 
@@ -184,7 +184,7 @@ impl Awaited {
 }
 
 impl Step {
-    fn ask(fd: &Arc<OwnedFd>, event: Event) -> Self {
+    fn ask(fd: &Arc<OwnedFd>, event: Readiness) -> Self {
         Self::Asked(compio::runtime::submit(Await { fd: fd.clone(), event }))
     }
 }
@@ -211,7 +211,7 @@ mod tests {
         let fd = Arc::new(OwnedFd::from(File::open("/proc/self/exe").unwrap()));
         let (mut sender, receiver) = UnixStream::pair().unwrap();
         local.block_on(async {
-            let mut awaited = Awaited::new(&fd, Event::Readable);
+            let mut awaited = Awaited::new(&fd, Readiness::Readable);
             poll_fn(|context| {
                 assert!(!awaited.holds(context));
                 Poll::Ready(())

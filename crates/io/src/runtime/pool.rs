@@ -47,7 +47,7 @@ pub(crate) enum ThreadRole {
 }
 
 /// What the threads share. First the workers, then the background threads, the compute threads and the front thread.
-pub(crate) struct Pool {
+pub(crate) struct ThreadPool {
     counts: ThreadCounts,
     threads: Vec<PoolThread>,
     next_assistant: AtomicUsize,
@@ -58,7 +58,7 @@ pub(crate) struct Pool {
     pub(crate) bulk: Workspace,
 }
 
-impl Pool {
+impl ThreadPool {
     pub(crate) fn new(counts: ThreadCounts, buffers: Buffers, bulk: Option<Workspace>) -> Self {
         let ThreadCounts { workers, background, compute } = counts;
         assert!(workers > 0 && background > 0 && compute > 0, "a task of each kind runs somewhere");
@@ -169,7 +169,7 @@ impl Pool {
 
 /// A connection or queue counts among those of its worker until this is dropped.
 pub(crate) struct LoadGuard {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     worker: usize,
 }
 

@@ -24,7 +24,7 @@ use crate::runtime::driver::{Driver, DriverChoice, RuntimeRecipe, kind_of};
 use crate::runtime::env::SystemEnv;
 use crate::runtime::idle_backoff::IdleBackoff;
 use crate::runtime::pool::{
-    AbortOnPanic, Pool, TASKS_BETWEEN_POLLS_BACKGROUND, ThreadCounts, ThreadRole, fatal,
+    AbortOnPanic, TASKS_BETWEEN_POLLS_BACKGROUND, ThreadCounts, ThreadPool, ThreadRole, fatal,
 };
 
 /// Workers at most; more cores than this are left to other things.
@@ -78,7 +78,7 @@ pub type OnFailure = Arc<dyn Fn(Error) + Send + Sync>;
 
 /// The running threads.
 pub struct Workers {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     threads: Vec<JoinHandle<()>>,
     driver: Driver,
 }
@@ -97,7 +97,7 @@ impl Workers {
         let counts = ThreadCounts { workers, background, compute };
         let recipe = RuntimeRecipe::choose(options.driver)?;
         let mut workers = Self {
-            pool: Arc::new(Pool::new(counts, options.buffers, options.bulk)),
+            pool: Arc::new(ThreadPool::new(counts, options.buffers, options.bulk)),
             threads: Vec::new(),
             driver: recipe.driver.clone(),
         };
@@ -155,7 +155,7 @@ impl Workers {
         Arc::new(SystemEnv::new(self.pool.clone()))
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Pool> {
+    pub(crate) fn pool(&self) -> &Arc<ThreadPool> {
         &self.pool
     }
 
@@ -181,7 +181,7 @@ impl Drop for Workers {
 }
 
 fn thread_main(
-    pool: &Pool,
+    pool: &ThreadPool,
     index: usize,
     recipe: &RuntimeRecipe,
     look: Duration,
@@ -264,7 +264,7 @@ fn stand_back() {
     }
 }
 
-async fn keep_time(pool: Arc<Pool>) {
+async fn keep_time(pool: Arc<ThreadPool>) {
     loop {
         pool.clock.tick();
         compio::time::sleep(TICK).await;

@@ -12,10 +12,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
-use spillway_core::shared_memory::Response;
+use spillway_core::shared_memory::MessageResponse;
 use spillway_core::{Phase, Shutdown};
 
-use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::op::{Awaited, Readiness, shortage_passes};
 use crate::runtime::waits::is_shortage;
 
 /// Descriptors that one message carries at most.
@@ -32,7 +32,7 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Waits for an event, unless the server stops.
-    async fn ready(&self, event: Event) -> Result<(), Gone> {
+    async fn ready(&self, event: Readiness) -> Result<(), Gone> {
         let mut awaited = Awaited::new(&self.socket, event);
         let shutdown = &self.shutdown;
         poll_fn(|context| {
@@ -46,7 +46,7 @@ impl Wire {
     }
 
     /// What to do after a call that failed so.
-    async fn after(&self, errno: Errno, event: Event) -> Result<(), Gone> {
+    async fn after(&self, errno: Errno, event: Readiness) -> Result<(), Gone> {
         match errno {
             Errno::INTR => Ok(()),
             Errno::AGAIN => self.ready(event).await,
@@ -68,14 +68,17 @@ impl Wire {
             match receive_now(&self.socket, bytes, descriptors) {
                 Ok(0) => return Err(Gone),
                 Ok(len) => bytes = &mut bytes[len..],
-                Err(errno) => self.after(errno, Event::Readable).await?,
+                Err(errno) => self.after(errno, Readiness::Readable).await?,
             }
         }
         Ok(())
     }
 
     /// Sends a message whole.
-    pub(super) async fn send(&self, Response { bytes, mut descriptor }: Response) -> Result<(), Gone> {
+    pub(super) async fn send(
+        &self,
+        MessageResponse { bytes, mut descriptor }: MessageResponse,
+    ) -> Result<(), Gone> {
         let mut rest = &bytes[..];
         while !rest.is_empty() {
             match send_now(&self.socket, rest, descriptor.as_ref()) {
@@ -83,7 +86,7 @@ impl Wire {
                     rest = &rest[len..];
                     descriptor = None;
                 }
-                Err(errno) => self.after(errno, Event::Writable).await?,
+                Err(errno) => self.after(errno, Readiness::Writable).await?,
             }
         }
         Ok(())

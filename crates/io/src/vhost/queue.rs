@@ -14,7 +14,7 @@ use spillway_core::{Job, LocalFuture, Report, Shutdown, work};
 
 use super::event;
 use super::warn_once::WarnOnce;
-use crate::runtime::op::{Awaited, Event, shortage_passes};
+use crate::runtime::op::{Awaited, Readiness, shortage_passes};
 use crate::runtime::pool::{LoadGuard, others_first};
 
 /// An event descriptor that may be exchanged while it is used.
@@ -79,7 +79,7 @@ impl Events for Signals {
         }
         loop {
             let kick = &self.all.kick;
-            let kicked = self.kicked.get_or_insert_with(|| Awaited::new(kick, Event::Readable));
+            let kicked = self.kicked.get_or_insert_with(|| Awaited::new(kick, Readiness::Readable));
             if !kicked.holds(context) {
                 return false;
             }

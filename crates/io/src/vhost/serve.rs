@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use spillway_core::session::Peer;
-use spillway_core::shared_memory::{Conversation, EventOf, HEAD_LEN, Host, NewQueue, Response, SharedMemory};
+use spillway_core::shared_memory::{
+    Conversation, ConversationHost, EventOf, HEAD_LEN, MessageResponse, NewQueue, SharedMemory,
+};
 use spillway_core::sync::Mutex;
 use spillway_core::{Error, Job, LocalFuture, Phase, Report, Shutdown, task};
 
@@ -21,7 +23,7 @@ use crate::net::serve::await_connection;
 use crate::net::socket::Listener;
 use crate::runtime::env::yield_now;
 use crate::runtime::op::shortage_passes;
-use crate::runtime::pool::Pool;
+use crate::runtime::pool::ThreadPool;
 use crate::runtime::workers::Workers;
 
 /// Messages of a front end before other tasks get their turn.
@@ -32,7 +34,7 @@ pub type NewConversation = Arc<dyn Fn() -> Box<dyn Conversation> + Send + Sync>;
 
 /// What the task of a device and its owner share.
 struct VhostState {
-    pool: Arc<Pool>,
+    pool: Arc<ThreadPool>,
     /// The device, for words to people.
     name: String,
     shutdown: Arc<Shutdown>,
@@ -183,7 +185,7 @@ async fn exchange(wire: &Wire, conversation: &mut dyn Conversation, rings: &mut 
     None
 }
 
-async fn respond(wire: &Wire, response: Response) -> Result<(), Gone> {
+async fn respond(wire: &Wire, response: MessageResponse) -> Result<(), Gone> {
     if response.bytes.is_empty() { Ok(()) } else { wire.send(response).await }
 }
 
@@ -242,7 +244,7 @@ impl Rings {
     }
 }
 
-impl Host for Rings {
+impl ConversationHost for Rings {
     fn map(&mut self, file: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
         Ok(Arc::new(Mapping::new(&file, offset, len)?))
     }

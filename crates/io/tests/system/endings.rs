@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 
-use spillway_io::Limits;
+use spillway_io::ConnectionLimits;
 
 use crate::sockets::{House, both, noise};
 use crate::toy::{BYE, ECHO, GATED, answer, echo, request, until};
@@ -11,7 +11,10 @@ use crate::toy::{BYE, ECHO, GATED, answer, echo, request, until};
 #[test]
 fn a_conversation_that_ends_waits_for_its_answers_and_for_no_peer_that_does_not_read() {
     both(|driver| {
-        let limits = Limits { stop_grace: std::time::Duration::from_millis(100), ..Limits::default() };
+        let limits = ConnectionLimits {
+            stop_grace: std::time::Duration::from_millis(100),
+            ..ConnectionLimits::default()
+        };
         let house = House::new(driver, limits);
         let (mut waits, mut reads_not) = (house.connect(), house.connect());
         request(&mut waits, GATED, b"");
@@ -28,7 +31,7 @@ fn a_conversation_that_ends_waits_for_its_answers_and_for_no_peer_that_does_not_
 fn who_asks_for_nothing_or_does_not_send_the_rest_is_idle() {
     both(|driver| {
         let idle = Some(std::time::Duration::from_millis(200));
-        let house = House::new(driver, Limits { idle, ..Limits::default() });
+        let house = House::new(driver, ConnectionLimits { idle, ..ConnectionLimits::default() });
         let [mut silent, mut half, mut waits] = [(); 3].map(|()| house.connect());
         echo(&mut silent, b"hi");
         half.write_all(&[ECHO.to_le_bytes(), 100u32.to_le_bytes(), [7; 4]].concat()).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, echo, hold, request, workers};
 use spillway_core::{block_on, work};
-use spillway_io::{Limits, Listener, serve};
+use spillway_io::{ConnectionLimits, Listener, serve};
 
 /// Requests that each client sends at once: they fit into one large receive.
 const GREED: usize = 4000;
@@ -25,8 +25,12 @@ fn clients_with_much_work_in_one_receive_take_turns() {
         let watch = Arc::new(Watch::default());
         let sessions = watch.clone();
         let listener = Listener::unix(&path, 0o600).unwrap();
-        let serving =
-            serve(listener, &workers, Arc::new(move || Box::new(Toy::new(&sessions))), Limits::default());
+        let serving = serve(
+            listener,
+            &workers,
+            Arc::new(move || Box::new(Toy::new(&sessions))),
+            ConnectionLimits::default(),
+        );
         let mut clients = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
         for client in &mut clients {
             echo(client, b"here");

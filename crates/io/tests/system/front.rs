@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use crate::toy::{BOTH, Toy, Watch, echo, task, until, workers};
 use spillway_core::{Place, block_on};
-use spillway_io::{Limits, Listener, serve};
+use spillway_io::{ConnectionLimits, Listener, serve};
 
 #[test]
 fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {
@@ -16,7 +16,7 @@ fn clients_connect_and_the_clock_moves_while_the_background_thread_is_busy() {
         let listener = Listener::unix(&path, 0o600).unwrap();
         let new_session =
             Arc::new(move || -> Box<dyn spillway_core::session::Session> { Box::new(Toy::new(&watch)) });
-        let serving = serve(listener, &workers, new_session, Limits::default());
+        let serving = serve(listener, &workers, new_session, ConnectionLimits::default());
         let (blocked, is_blocked) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let long = task(move || async move {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::toy::{BOTH, ECHO, Toy, Watch, answer, echo, hold, request, until};
 use spillway_core::block_on;
-use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
+use spillway_io::{ConnectionLimits, DriverChoice, Listener, Serving, Workers, serve};
 
 struct House {
     workers: Workers,
@@ -19,7 +19,7 @@ struct House {
 }
 
 impl House {
-    fn new(driver: DriverChoice, limits: Limits) -> Self {
+    fn new(driver: DriverChoice, limits: ConnectionLimits) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spillway-handshakes-{}-{number}.sock", std::process::id());
@@ -52,7 +52,8 @@ fn is_served(stream: &mut UnixStream) {
 #[test]
 fn a_thousand_that_never_finish_their_handshake_keep_nobody_out() {
     for driver in BOTH {
-        let house = House::new(driver, Limits { connections_max: 512, ..Limits::default() });
+        let house =
+            House::new(driver, ConnectionLimits { connections_max: 512, ..ConnectionLimits::default() });
         let mut before = house.connect();
         is_served(&mut before);
         let silent: Vec<_> = (0..1000).map(|_| house.connect()).collect();
@@ -67,7 +68,8 @@ fn a_thousand_that_never_finish_their_handshake_keep_nobody_out() {
 #[test]
 fn a_crowd_that_arrives_together_is_served_whole() {
     for driver in BOTH {
-        let house = House::new(driver, Limits { connections_max: 200, ..Limits::default() });
+        let house =
+            House::new(driver, ConnectionLimits { connections_max: 200, ..ConnectionLimits::default() });
         let mut crowd: Vec<_> = (0..200).map(|_| house.connect()).collect();
         crowd.iter_mut().for_each(|stream| request(stream, ECHO, b"all"));
         crowd.iter_mut().for_each(|stream| assert_eq!(answer(stream).1, b"all"));
@@ -80,7 +82,8 @@ fn a_crowd_that_arrives_together_is_served_whole() {
 #[test]
 fn who_spoke_while_the_server_was_busy_keeps_its_place() {
     for driver in BOTH {
-        let house = House::new(driver, Limits { connections_max: 40, ..Limits::default() });
+        let house =
+            House::new(driver, ConnectionLimits { connections_max: 40, ..ConnectionLimits::default() });
         let busy = [0, 1].map(|index| hold(&house.workers, index));
         let mut crowd: Vec<_> = (0..30).map(|_| house.connect()).collect();
         crowd.iter_mut().for_each(|stream| request(stream, ECHO, b"all"));
@@ -97,7 +100,8 @@ fn who_spoke_while_the_server_was_busy_keeps_its_place() {
 #[test]
 fn a_handshake_that_lasts_too_long_ends_and_others_stay() {
     for driver in BOTH {
-        let limits = Limits { handshake: Duration::from_millis(200), ..Limits::default() };
+        let limits =
+            ConnectionLimits { handshake: Duration::from_millis(200), ..ConnectionLimits::default() };
         let house = House::new(driver, limits);
         let mut client = house.connect();
         is_served(&mut client);

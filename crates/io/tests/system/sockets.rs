@@ -12,7 +12,7 @@ use spillway_core::block_on;
 use spillway_core::buffer::Buffers;
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
-use spillway_io::{DriverChoice, Limits, Listener, NewSession, Serving, Workers, serve};
+use spillway_io::{ConnectionLimits, DriverChoice, Listener, NewSession, Serving, Workers, serve};
 
 pub(crate) struct House {
     workers: Workers,
@@ -24,7 +24,7 @@ pub(crate) struct House {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 impl House {
-    pub(crate) fn new(driver: DriverChoice, limits: Limits) -> Self {
+    pub(crate) fn new(driver: DriverChoice, limits: ConnectionLimits) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("spillway-sockets-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
@@ -59,7 +59,7 @@ pub(crate) fn both(test: impl Fn(DriverChoice)) {
 /// With a house of the default limits, which is stopped afterwards.
 fn served(test: impl Fn(&House)) {
     both(|driver| {
-        let house = House::new(driver, Limits::default());
+        let house = House::new(driver, ConnectionLimits::default());
         test(&house);
         house.stop();
     });
@@ -197,7 +197,7 @@ fn a_thousand_reconnects_leak_no_descriptor() {
 #[test]
 fn stop_waits_for_what_is_in_flight() {
     both(|driver| {
-        let mut house = House::new(driver, Limits::default());
+        let mut house = House::new(driver, ConnectionLimits::default());
         let mut idle = house.connect();
         let mut busy = house.connect();
         echo(&mut idle, b"hi");
@@ -219,7 +219,10 @@ fn stop_waits_for_what_is_in_flight() {
 #[test]
 fn stop_gives_up_on_a_peer_that_does_not_read() {
     both(|driver| {
-        let limits = Limits { stop_grace: std::time::Duration::from_millis(100), ..Limits::default() };
+        let limits = ConnectionLimits {
+            stop_grace: std::time::Duration::from_millis(100),
+            ..ConnectionLimits::default()
+        };
         let house = House::new(driver, limits);
         let mut stream = house.connect();
         request(&mut stream, ECHO, &noise(1, 3 << 20));
@@ -231,7 +234,7 @@ fn stop_gives_up_on_a_peer_that_does_not_read() {
 #[test]
 fn abort_ends_what_is_in_flight() {
     both(|driver| {
-        let mut house = House::new(driver, Limits::default());
+        let mut house = House::new(driver, ConnectionLimits::default());
         let mut stream = house.connect();
         request(&mut stream, GATED, b"");
         until("the request", || house.watch.gated.load(Ordering::SeqCst) == 1);
@@ -244,7 +247,7 @@ fn abort_ends_what_is_in_flight() {
 
 #[test]
 fn a_peer_that_goes_while_nothing_is_received_is_noticed() {
-    let house = House::new(DriverChoice::IoUring, Limits::default());
+    let house = House::new(DriverChoice::IoUring, ConnectionLimits::default());
     let mut stream = house.connect();
     request(&mut stream, GATED, b"");
     request(&mut stream, BYE, b"");
@@ -287,7 +290,7 @@ fn idle_connections_cost_little() {
 #[test]
 fn the_order_of_stopping_does_not_matter() {
     both(|driver| {
-        let mut house = House::new(driver, Limits::default());
+        let mut house = House::new(driver, ConnectionLimits::default());
         let mut stream = house.connect();
         echo(&mut stream, b"hi");
         house.workers.stop();
@@ -330,7 +333,8 @@ fn a_shortage_of_descriptors_passes() {
 #[test]
 fn connections_above_the_limit_are_closed() {
     both(|driver| {
-        let house = House::new(driver, Limits { connections_max: 2, ..Limits::default() });
+        let house =
+            House::new(driver, ConnectionLimits { connections_max: 2, ..ConnectionLimits::default() });
         let mut kept: Vec<_> = (0..2).map(|_| house.connect()).collect();
         for stream in &mut kept {
             echo(stream, b"in");
@@ -360,7 +364,7 @@ fn connections_of_many_sockets_are_spread_over_the_workers() {
             });
             let listener = Listener::tcp("127.0.0.1:0").unwrap();
             let address = listener.tcp_address().unwrap();
-            let serving = serve(listener, &workers, new_session, Limits::default());
+            let serving = serve(listener, &workers, new_session, ConnectionLimits::default());
             let mut stream = TcpStream::connect(address).unwrap();
             echo(&mut stream, b"here");
             kept.push((stream, serving));
@@ -379,7 +383,7 @@ fn tcp_serves_as_well() {
         let watch = Arc::new(Watch::default());
         let listener = Listener::tcp("127.0.0.1:0").unwrap();
         let address = listener.tcp_address().unwrap();
-        let serving = serve(listener, &workers, sessions(&watch), Limits::default());
+        let serving = serve(listener, &workers, sessions(&watch), ConnectionLimits::default());
         let mut stream = TcpStream::connect(address).unwrap();
         let payload = noise(9, 1 << 20);
         request(&mut stream, ECHO, &payload);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::toy::{BOTH, ECHO, Toy, Watch, request, until};
 use spillway_core::block_on;
 use spillway_core::buffer::{self, Buffers};
-use spillway_io::{DriverChoice, Limits, Listener, Serving, Workers, serve};
+use spillway_io::{ConnectionLimits, DriverChoice, Listener, Serving, Workers, serve};
 
 /// One worker, with all its buffers for this test.
 struct House {
@@ -25,7 +25,7 @@ impl House {
         let workers = crate::toy::workers(1, driver);
         let watch = Arc::new(Watch::default());
         let sessions = watch.clone();
-        let limits = Limits { stall: Duration::from_millis(200), ..Limits::default() };
+        let limits = ConnectionLimits { stall: Duration::from_millis(200), ..ConnectionLimits::default() };
         let listener = Listener::unix(&path, 0o600).unwrap();
         let serving = serve(listener, &workers, Arc::new(move || Box::new(Toy::new(&sessions))), limits);
         let stream = UnixStream::connect(&path).unwrap();

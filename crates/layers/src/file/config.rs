@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::storage::Connection;
+use spillway_core::storage::ConnectionStatus;
 use spillway_core::{
     Attribute, BlockDevice, Error, Grow, LocalFuture, Preset, Spec, Suspend, Table, Type, Unit, Value,
 };
@@ -105,7 +105,7 @@ impl File {
 /// Nothing is left to do before the last flush.
 impl Suspend for File {
     fn wind_down(&self) {
-        self.backing.storage.wait_anew();
+        self.core.storage.wait_anew();
     }
 
     fn suspend(&self) -> LocalFuture<Result<(), Error>> {
@@ -113,7 +113,7 @@ impl Suspend for File {
     }
 
     fn close(&self) -> LocalFuture<()> {
-        self.backing.storage.close()
+        self.core.storage.close()
     }
 }
 
@@ -124,8 +124,8 @@ struct Shown {
 }
 
 impl Shown {
-    fn connection(&self) -> Connection {
-        self.file.backing.storage.connection()
+    fn connection(&self) -> ConnectionStatus {
+        self.file.core.storage.connection()
     }
 }
 
@@ -143,7 +143,7 @@ static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(
         Spec::fact(
             "connection",
-            Type::Choice(Connection::STATES),
+            Type::Choice(ConnectionStatus::STATES),
             "How the origin is reached: local for a file or device of this host; up; reconnecting, while requests wait; failing, while \
              they fail; fenced, once another client has taken an RBD image over; full, while the server or pool refuses writes that need room",
         ),
@@ -171,13 +171,13 @@ static ROWS: &[Attribute<Shown>] = &[
             Unit::Microseconds,
             "How long reads take, on average: the last one counts for an eighth",
         ),
-        |shown| Value::U64(shown.file.backing.latencies.read.micros()),
+        |shown| Value::U64(shown.file.core.latencies.read.micros()),
     ),
     Attribute::read(Spec::gauge("write_latency", Unit::Microseconds, "The same of writes"), |shown| {
-        Value::U64(shown.file.backing.latencies.write.micros())
+        Value::U64(shown.file.core.latencies.write.micros())
     }),
     Attribute::read(Spec::gauge("flush_latency", Unit::Microseconds, "The same of flushes"), |shown| {
-        Value::U64(shown.file.backing.latencies.flush.micros())
+        Value::U64(shown.file.core.latencies.flush.micros())
     }),
     Attribute::read(Spec::gauge("size", Unit::Bytes, "Size of the device"), |shown| {
         Value::U64(shown.file.geometry().size)

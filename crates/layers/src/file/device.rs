@@ -13,7 +13,7 @@ use spillway_core::{
 };
 
 use super::detached::{Detached, LEFT_BYTES};
-use super::latency::Latencies;
+use super::latency::MeanLatencies;
 use super::syncs::Syncs;
 
 /// Bytes of the buffer for memory that is not aligned well enough; longer requests go through it in pieces.
@@ -21,11 +21,11 @@ pub(super) const BOUNCE_LEN: usize = 256 << 10;
 
 /// A file or block device.
 pub struct File {
-    pub(super) backing: Arc<Backing>,
+    pub(super) core: Arc<Core>,
 }
 
 /// What requests that were dropped keep alive.
-pub(super) struct Backing {
+pub(super) struct Core {
     pub(super) storage: Arc<dyn Storage>,
     pub(super) env: Arc<dyn Env>,
     /// As it was opened.
@@ -41,7 +41,7 @@ pub(super) struct Backing {
     zeroes: AtomicBool,
     syncs: Syncs,
     detached: Detached,
-    pub(super) latencies: Latencies,
+    pub(super) latencies: MeanLatencies,
 }
 
 impl File {
@@ -62,7 +62,7 @@ impl File {
         let alignment = storage.memory_alignment();
         assert!(alignment.is_power_of_two(), "memory aligned to {alignment}");
         let bounce_len = if alignment > 1 { BOUNCE_LEN } else { 0 };
-        let backing = Backing {
+        let core = Core {
             geometry,
             size: AtomicU64::new(geometry.size),
             memory_alignment: alignment,
@@ -73,48 +73,48 @@ impl File {
             zeroes: AtomicBool::new(true),
             syncs: Syncs::new(&storage),
             detached: Detached::default(),
-            latencies: Latencies::default(),
+            latencies: MeanLatencies::default(),
             storage,
             env,
         };
-        Ok(Self { backing: Arc::new(backing) })
+        Ok(Self { core: Arc::new(core) })
     }
 
     /// See [`Storage::fence`].
     pub(crate) fn fence(&self) -> Option<Arc<AtomicBool>> {
-        self.backing.storage.fence()
+        self.core.storage.fence()
     }
 }
 
 impl BlockDevice for File {
     fn geometry(&self) -> Geometry {
-        Geometry { size: self.size(), ..self.backing.geometry }
+        Geometry { size: self.size(), ..self.core.geometry }
     }
 
     fn size(&self) -> u64 {
-        self.backing.size.load(Ordering::Acquire)
+        self.core.size.load(Ordering::Acquire)
     }
 
     fn submit(&self, request: Request) -> Submission {
         let range = request.range;
-        let backing = self.backing.clone();
+        let core = self.core.clone();
         let work = Box::pin(async move {
-            let (op, began) = (request.op, backing.env.now());
-            let reply = backing.carry_out(request).await;
-            backing.latencies.note(op, backing.env.now() - began);
+            let (op, began) = (request.op, core.env.now());
+            let reply = core.carry_out(request).await;
+            core.latencies.note(op, core.env.now() - began);
             reply
         });
-        Answer::Pending(Box::pin(InFlight::new(&self.backing, range, LEFT_BYTES, work)))
+        Answer::Pending(Box::pin(InFlight::new(&self.core, range, LEFT_BYTES, work)))
     }
 
     /// Orders itself behind nothing: no bytes are read or written.
     fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        match self.backing.storage.extents(range, count_max) {
+        match self.core.storage.extents(range, count_max) {
             Answer::Done(result) => Answer::Done(result),
             Answer::Pending(work) => {
                 // A list that grows is there twice.
                 let list = 2 * count_max as u64 * size_of::<Extent>() as u64;
-                let in_flight = InFlight::new(&self.backing, ByteRange::new(0, 0), LEFT_BYTES + list, work);
+                let in_flight = InFlight::new(&self.core, ByteRange::new(0, 0), LEFT_BYTES + list, work);
                 Answer::Pending(Box::pin(in_flight))
             }
         }
@@ -123,7 +123,7 @@ impl BlockDevice for File {
 
 /// A request from its submission to its answer.
 struct InFlight<T: 'static> {
-    backing: Arc<Backing>,
+    core: Arc<Core>,
     range: ByteRange,
     /// Charged from its drop to its end, if it has begun.
     bytes: u64,
@@ -135,17 +135,17 @@ struct InFlight<T: 'static> {
 }
 
 impl<T> InFlight<T> {
-    fn new(backing: &Arc<Backing>, range: ByteRange, bytes: u64, work: LocalFuture<T>) -> Self {
-        Self { backing: backing.clone(), range, bytes, waiting: None, begun: false, work: Some(work) }
+    fn new(core: &Arc<Core>, range: ByteRange, bytes: u64, work: LocalFuture<T>) -> Self {
+        Self { core: core.clone(), range, bytes, waiting: None, begun: false, work: Some(work) }
     }
 
     fn poll_begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.waiting.is_none() && self.backing.detached.is_empty() {
+        if self.waiting.is_none() && self.core.detached.is_empty() {
             return Poll::Ready(());
         }
         let all = mutant::on("file: wait for all that dropped requests left in flight");
         let range = if all { ByteRange::new(0, u64::MAX) } else { self.range };
-        let detached = &self.backing.detached;
+        let detached = &self.core.detached;
         let wait = self.waiting.get_or_insert_with(|| Box::pin(detached.clone().clear_of(range)));
         ready!(wait.as_mut().poll(context));
         self.waiting = None;
@@ -175,15 +175,15 @@ impl<T: 'static> Drop for InFlight<T> {
             return;
         }
         let held = (!mutant::on("file: forget what a dropped request left in flight"))
-            .then(|| self.backing.detached.hold(self.range, self.bytes));
-        self.backing.env.spawn_here(Box::pin(async move {
+            .then(|| self.core.detached.hold(self.range, self.bytes));
+        self.core.env.spawn_here(Box::pin(async move {
             work.await;
             drop(held);
         }));
     }
 }
 
-impl Backing {
+impl Core {
     async fn carry_out(&self, request: Request) -> Reply {
         let Request { op, range, flags, buf } = request;
         assert!(!op.carries_buffer() || buf.len() as u64 == range.len, "a buffer for {range:?}");

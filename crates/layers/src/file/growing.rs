@@ -9,51 +9,51 @@ use spillway_core::size::human;
 use spillway_core::sync::Ordering;
 use spillway_core::{Answer, BlockDevice, Error, Grow, Kind, LocalFuture, Request, mutant};
 
-use super::device::{Backing, File};
+use super::device::{Core, File};
 
 /// How often a server is looked at while it does what a change of size asks of it: the end of the device waits for that.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Grow for File {
     fn look(&self) -> LocalFuture<Result<(), Error>> {
-        let backing = self.backing.clone();
+        let core = self.core.clone();
         Box::pin(async move {
             let look = async {
-                backing.storage.look().await.map_err(|kind| Error::new(kind, "its size cannot be asked for"))
+                core.storage.look().await.map_err(|kind| Error::new(kind, "its size cannot be asked for"))
             };
-            backing.in_time(look).await
+            core.in_time(look).await
         })
     }
 
     fn target(&self, size: Option<u64>) -> Result<Option<u64>, Error> {
         match size {
-            Some(wanted) => self.backing.check(wanted).map(|()| size),
-            None => self.backing.present_size().map(Some),
+            Some(wanted) => self.core.check(wanted).map(|()| size),
+            None => self.core.present_size().map(Some),
         }
     }
 
     /// A file or image that is smaller becomes that large; a block device or export was made so before.
     fn grow(&self, size: Option<u64>) -> LocalFuture<Result<(), Error>> {
-        let backing = self.backing.clone();
-        Box::pin(async move { backing.in_time(backing.grow(size)).await })
+        let core = self.core.clone();
+        Box::pin(async move { core.in_time(core.grow(size)).await })
     }
 }
 
 impl File {
     /// Whether [`File::lengthen`] may do something: it is no block device.
     pub(crate) fn becomes_longer(&self) -> bool {
-        let bytes = self.backing.size.load(Ordering::Acquire);
-        matches!(self.backing.storage.lengthen(bytes), Answer::Done(Ok(())))
+        let bytes = self.core.size.load(Ordering::Acquire);
+        matches!(self.core.storage.lengthen(bytes), Answer::Done(Ok(())))
     }
 
     /// Makes a file as long as that, beside those who use it, one call at a time; [`spillway_core::Kind::NotSupported`] for a block device.
     pub(crate) async fn lengthen(&self, bytes: u64) -> Result<(), Error> {
-        self.backing.lengthen(bytes).await?;
-        self.backing.grow(None).await
+        self.core.lengthen(bytes).await?;
+        self.core.grow(None).await
     }
 }
 
-impl Backing {
+impl Core {
     async fn lengthen(&self, bytes: u64) -> Result<(), Error> {
         let lengthened = self.storage.lengthen(bytes).await;
         lengthened.map_err(|kind| Error::new(kind, format!("it cannot be made {} long", human(bytes))))
@@ -86,7 +86,7 @@ impl Backing {
         // A length that was not durable would not be there after a crash, nor what is written behind the old end.
         let flush = match mutant::on("file: show a new length before it is durable") {
             true => Request::flush().answer(Ok(())),
-            false => File { backing: self.clone() }.submit(Request::flush()).await,
+            false => File { core: self.clone() }.submit(Request::flush()).await,
         };
         flush.result.map_err(|kind| Error::new(kind, "its new size cannot be made durable"))?;
         self.size.store(there, Ordering::Release);

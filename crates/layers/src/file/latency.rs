@@ -10,11 +10,11 @@ const PARTS: u64 = 8;
 
 /// A moving average. Of two requests that end at once one may not count.
 #[derive(Default)]
-pub(super) struct Latency {
+pub(super) struct MeanLatency {
     nanos: AtomicU64,
 }
 
-impl Latency {
+impl MeanLatency {
     fn note(&self, taken: Duration) {
         let taken = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX).max(1);
         let before = self.nanos.load(Ordering::Relaxed);
@@ -30,13 +30,13 @@ impl Latency {
 
 /// Those of requests that people ask about.
 #[derive(Default)]
-pub(super) struct Latencies {
-    pub(super) read: Latency,
-    pub(super) write: Latency,
-    pub(super) flush: Latency,
+pub(super) struct MeanLatencies {
+    pub(super) read: MeanLatency,
+    pub(super) write: MeanLatency,
+    pub(super) flush: MeanLatency,
 }
 
-impl Latencies {
+impl MeanLatencies {
     /// Counts a request that was carried out.
     pub(super) fn note(&self, op: Op, taken: Duration) {
         match op {

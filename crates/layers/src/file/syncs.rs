@@ -80,12 +80,12 @@ impl Syncs {
     }
 
     /// A call begins that may be told of a lost writeback.
-    pub(super) fn begin(&self) -> Call<'_> {
+    pub(super) fn begin(&self) -> SyncCall<'_> {
         let mut calls = self.calls.lock();
         let number = calls.next;
         calls.next += 1;
         assert!(calls.open.insert(number), "call {number} begins once");
-        Call { syncs: self, number, result: Err(Kind::Io) }
+        SyncCall { syncs: self, number, result: Err(Kind::Io) }
     }
 
     /// Waits until every call has ended that has begun so far.
@@ -99,19 +99,19 @@ impl Syncs {
 }
 
 /// A call that runs. Dropped before its end it counts as failed: it may have taken the report with it.
-pub(super) struct Call<'a> {
+pub(super) struct SyncCall<'a> {
     syncs: &'a Syncs,
     number: u64,
     result: Result<(), Kind>,
 }
 
-impl Call<'_> {
+impl SyncCall<'_> {
     pub(super) fn end(mut self, result: Result<(), Kind>) {
         self.result = result;
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for SyncCall<'_> {
     fn drop(&mut self) {
         if let Err(kind) = self.result {
             self.syncs.fail(kind);

@@ -107,7 +107,7 @@ fn it_tells_how_long_requests_take() {
     let file = Arc::new(File::new(house.disk.clone(), house.world.clone()));
     let seam = Seam::new(file.clone());
     let latencies = || {
-        let all = &file.backing.latencies;
+        let all = &file.core.latencies;
         [all.read.micros(), all.write.micros(), all.flush.micros()]
     };
     assert_eq!(latencies(), [0; 3]);

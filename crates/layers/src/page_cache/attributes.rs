@@ -9,7 +9,7 @@ use super::config::Settings;
 use super::device::counts::{Count, InZone};
 use super::device::{Core, PageCache};
 use super::folios::shares::Traffic;
-use super::folios::zones::Held;
+use super::folios::zones::ZoneUsage;
 use crate::decisions::Decisions;
 
 impl PageCache {
@@ -115,7 +115,7 @@ fn zones(cache: &PageCache) -> Value {
     let core = &cache.core;
     let row = |zone: usize| {
         let held = core.zones.held(zone);
-        let Held { all, free, dirty, moving } = held;
+        let ZoneUsage { all, free, dirty, moving } = held;
         let Traffic { dirtied, written, created, created_ahead, activated, evicted, .. } =
             core.traffic_of(zone);
         let holds = [zone as u64, all, free, held.clean(), dirty, moving];

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use spillway_core::{ByteRange, Place, mutant, task};
 use spillway_policy::dirty_regions::RegionState;
 use spillway_policy::eviction::Residents;
-use spillway_policy::zones::{Attempt, Watermarks};
+use spillway_policy::zones::{Watermarks, ZoneAttempt};
 
 use super::config::Of2011;
 use super::device::counts::Count;
@@ -129,9 +129,9 @@ impl Core {
     ) -> Option<Frame> {
         let sizes = Size::of(&shard.zones);
         let mut take = |zone: usize, attempt| match attempt {
-            Attempt::Spare => self.take_above(shard, zone, order, sizes[zone].mark(LOW)),
-            Attempt::Reclaim => self.evict_unless_in_2011(shard, zone, order, slice),
-            Attempt::Fallback => {
+            ZoneAttempt::Spare => self.take_above(shard, zone, order, sizes[zone].mark(LOW)),
+            ZoneAttempt::Reclaim => self.evict_unless_in_2011(shard, zone, order, slice),
+            ZoneAttempt::Fallback => {
                 let free = self.take_above(shard, zone, order, sizes[zone].mark(MIN));
                 free.or_else(|| self.evict_unless_in_2011(shard, zone, order, slice))
             }
@@ -140,7 +140,7 @@ impl Core {
             Some(percent) => self.zones.place(percent, take),
             None => {
                 let mut any = |attempt| (0..sizes.len()).find_map(|zone| take(zone, attempt));
-                any(Attempt::Spare).or_else(|| any(Attempt::Fallback))
+                any(ZoneAttempt::Spare).or_else(|| any(ZoneAttempt::Fallback))
             }
         };
         self.look_at_memory(shard);

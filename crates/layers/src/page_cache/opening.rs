@@ -13,7 +13,7 @@ use super::config::{Config, FOLIO_MAX, Settings};
 use super::device::charges::{Dirtiable, unsaved_blocks, unsaved_min};
 use super::device::counts::Counts;
 use super::device::pressure::Pressure;
-use super::device::streams::{Bounds, Streams};
+use super::device::streams::{AccessStreams, Bounds};
 use super::device::{Core, PageCache};
 use super::folios::folio::SLOT_BITS;
 use super::folios::index::Index;
@@ -249,7 +249,7 @@ fn core(
         works,
         cursor: AtomicU64::new(0),
         meter,
-        streams: Streams::new(ahead),
+        streams: AccessStreams::new(ahead),
         batches,
         queued: AtomicUsize::new(0),
         flushes: GroupFlush::default(),

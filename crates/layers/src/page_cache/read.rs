@@ -14,7 +14,7 @@ use spillway_policy::folio::Look;
 use super::device::Core;
 use super::device::counts::{Count, InZone};
 use super::folios::folio::{Folio, Seen};
-use super::folios::places::Span;
+use super::folios::places::FolioSpan;
 use super::work::copied;
 use crate::slice::{Slice, note};
 
@@ -23,7 +23,7 @@ const STRETCH_MAX: u64 = 2 << 20;
 
 /// A part of a stretch: blocks of one folio.
 struct Part {
-    folio: Span,
+    folio: FolioSpan,
     blocks: Range<u32>,
     /// The folio waits for it.
     kept: bool,
@@ -44,7 +44,7 @@ pub(super) enum Whose {
 }
 
 /// Blocks that follow each other, are missing, and are being read. Whatever happens to the read, the folios learn how it ended.
-pub(super) struct Stretch {
+pub(super) struct MissingStretch {
     core: Arc<Core>,
     parts: Vec<Part>,
     bytes: u64,
@@ -63,10 +63,10 @@ enum Next {
     /// So many bytes were copied.
     Copied(u64),
     /// So many are to be read.
-    Missing(Stretch),
+    Missing(MissingStretch),
 }
 
-impl Stretch {
+impl MissingStretch {
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -92,7 +92,7 @@ impl Stretch {
     }
 }
 
-impl Drop for Stretch {
+impl Drop for MissingStretch {
     fn drop(&mut self) {
         self.fill(None);
     }
@@ -202,9 +202,9 @@ impl Core {
         range: ByteRange,
         start: u64,
         whose: Whose,
-    ) -> Result<Stretch, (Look, u64)> {
+    ) -> Result<MissingStretch, (Look, u64)> {
         let (mut stretch, mut slice) =
-            (Stretch { core: self.clone(), parts: Vec::new(), bytes: 0 }, Slice::new());
+            (MissingStretch { core: self.clone(), parts: Vec::new(), bytes: 0 }, Slice::new());
         let end = range.len.min(start + STRETCH_MAX);
         while start + stretch.bytes < end && !slice.is_over() {
             let part = match self.begin(range, start + stretch.bytes, whose, &mut slice) {
@@ -250,7 +250,7 @@ impl Core {
             && !self.pressure[number].room.is_waited_for()
             && let Some(frame) = self.frame(&mut shard, wanted.order, slice)
         {
-            piece = self.places.piece(range, start, Span { order: frame.order, ..wanted });
+            piece = self.places.piece(range, start, FolioSpan { order: frame.order, ..wanted });
             shard.insert(unit, frame, (!ahead).then_some(&piece.blocks));
         }
         match shard.get_mut(unit) {
@@ -279,7 +279,7 @@ impl Core {
     /// Reads a stretch of the device below into a buffer for what lies there from `offset` on, which has `done` bytes.
     pub(super) async fn read_stretch(
         &self,
-        stretch: Stretch,
+        stretch: MissingStretch,
         offset: u64,
         done: u64,
         whole: &mut IoBuf,

@@ -16,7 +16,7 @@ use futures_util::stream::{self, StreamExt};
 use spillway_core::env::within;
 use spillway_core::{ByteRange, IoBuf, Place, task};
 use spillway_policy::folio::Look;
-use spillway_policy::readahead::{Ahead, Limits, WINDOWS_MAX};
+use spillway_policy::readahead::{Ahead, ReadaheadLimits, WINDOWS_MAX};
 
 use super::device::Core;
 use super::device::counts::{Count, InZone};
@@ -53,11 +53,11 @@ struct Run<'a> {
 }
 
 impl Core {
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> ReadaheadLimits {
         let window_max =
             self.settings.readahead_bytes_max().min(self.window_part()) & !(self.places.block_bytes() - 1);
         let windows = self.streams.bounds.windows as usize;
-        Limits { size: self.geometry().size, window_max, unit: self.places.unit_bytes(), windows }
+        ReadaheadLimits { size: self.geometry().size, window_max, unit: self.places.unit_bytes(), windows }
     }
 
     /// Bytes of memory that a stream may take before it is read or written.
@@ -70,7 +70,7 @@ impl Core {
     pub(super) fn written_until(&self, range: ByteRange) -> u64 {
         let (end, unit) = (range.offset + range.len, self.places.unit_bytes());
         let window_max = (unit << (1 + self.places.order_max)).min(self.window_part());
-        let limits = Limits { size: self.geometry().size, window_max, unit, windows: WINDOWS_MAX };
+        let limits = ReadaheadLimits { size: self.geometry().size, window_max, unit, windows: WINDOWS_MAX };
         self.streams.written.lock().until(range.offset..end, &limits)
     }
 
@@ -89,7 +89,7 @@ impl Core {
     }
 
     /// Begins to read the windows that are due, as far as there is place for them.
-    fn open_windows(self: &Arc<Self>, limits: &Limits) {
+    fn open_windows(self: &Arc<Self>, limits: &ReadaheadLimits) {
         let open = || self.streams.found.lock().open(limits);
         for window in std::iter::from_fn(open) {
             let core = self.clone();

@@ -11,7 +11,7 @@ use super::config::Mode;
 use super::device::Core;
 use super::device::counts::Count;
 use super::folios::folio::Folio;
-use super::folios::places::Span;
+use super::folios::places::FolioSpan;
 use super::work::{FOLIO, copied};
 use crate::slice::Slice;
 
@@ -111,7 +111,7 @@ impl Core {
             }
             let frame = self.frame_to_dirty(&mut shard, span.order, &mut state.slice);
             let frame = frame.ok_or(Need::Memory(number))?;
-            piece = self.places.piece(request.range, start, Span { order: frame.order, ..span });
+            piece = self.places.piece(request.range, start, FolioSpan { order: frame.order, ..span });
             shard.insert(unit, frame, Some(&piece.blocks));
         }
         let bytes = &request.buf[piece.start..][..piece.bytes.len()];

@@ -164,7 +164,7 @@ impl Progress {
 }
 
 /// See the head of this file.
-pub struct Fault {
+pub struct FaultInjector {
     below: Seam,
     env: Arc<dyn Env>,
     armed: AtomicBool,
@@ -172,7 +172,7 @@ pub struct Fault {
     progress: Mutex<Progress>,
 }
 
-impl Fault {
+impl FaultInjector {
     /// Faults over `below`; [`Kind::Invalid`] for a value that is not allowed.
     pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
         let plan = Settings::new(config)?;
@@ -214,11 +214,11 @@ impl Fault {
 
 impl Open<Below> for Config {
     async fn open(&self, below: Below, context: &OpenContext) -> Result<OpenDevice, Error> {
-        Ok(OpenDevice::new(Fault::new(self, below, context.env.clone())?, attributes))
+        Ok(OpenDevice::new(FaultInjector::new(self, below, context.env.clone())?, attributes))
     }
 }
 
-impl BlockDevice for Fault {
+impl BlockDevice for FaultInjector {
     fn geometry(&self) -> Geometry {
         self.below.geometry()
     }
@@ -239,7 +239,7 @@ impl BlockDevice for Fault {
     }
 }
 
-static ROWS: &[Attribute<Fault>] = &[
+static ROWS: &[Attribute<FaultInjector>] = &[
     Attribute::both(
         Spec::fact(
             "armed",
@@ -255,7 +255,7 @@ static ROWS: &[Attribute<Fault>] = &[
 ];
 
 /// The attributes of `fault`.
-pub fn attributes(fault: Arc<Fault>) -> Table<Fault> {
+pub fn attributes(fault: Arc<FaultInjector>) -> Table<FaultInjector> {
     Table::new(fault, ROWS).with(Settings::ROWS, |fault| &fault.plan, |_, _| {})
 }
 
@@ -266,12 +266,12 @@ mod tests {
     use spillway_core::{Attributes, IoBuf};
     use spillway_sim::world::World;
 
-    fn fault(config: &Config, seed: u64) -> Arc<Fault> {
+    fn fault(config: &Config, seed: u64) -> Arc<FaultInjector> {
         let null = Null::new(&null::Config { size: 1 << 20 }).unwrap();
-        Fault::new(config, null, World::new(seed)).unwrap()
+        FaultInjector::new(config, null, World::new(seed)).unwrap()
     }
 
-    fn ask(layer: &Fault, request: Request) -> Result<(), Kind> {
+    fn ask(layer: &FaultInjector, request: Request) -> Result<(), Kind> {
         let Answer::Done(reply) = layer.submit(request) else { panic!("null and fault answer at once") };
         reply.result
     }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     /// Which of `count` reads fail, from 1.
-    fn failures(layer: &Fault, count: u64) -> Vec<u64> {
+    fn failures(layer: &FaultInjector, count: u64) -> Vec<u64> {
         (1..=count).filter(|_| ask(layer, read(0)).is_err()).collect()
     }
 

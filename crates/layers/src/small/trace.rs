@@ -28,7 +28,7 @@ options! {
 
 /// One request that passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct TraceRecord {
     /// Position in the order of answers, from 0.
     pub sequence: u64,
     /// What was asked.
@@ -55,7 +55,7 @@ const COLUMNS: &[Column] = &[
     Column::new("latency", Unit::Nanoseconds),
 ];
 
-impl Record {
+impl TraceRecord {
     /// Its values, in the order of [`COLUMNS`].
     fn row(&self) -> Vec<Value> {
         let result = match self.result {
@@ -94,7 +94,7 @@ const COUNTERS: usize = 7;
 #[derive(Default)]
 struct Ring {
     next: u64,
-    records: VecDeque<Record>,
+    records: VecDeque<TraceRecord>,
 }
 
 /// What a request that is still on its way needs of the layer.
@@ -107,7 +107,7 @@ struct Log {
 }
 
 impl Log {
-    fn add(&self, mut record: Record) {
+    fn add(&self, mut record: TraceRecord) {
         self.counters.add(record.op as usize, 1);
         match record.result {
             Some(Ok(())) => {}
@@ -133,13 +133,13 @@ impl Log {
 struct TracedRequest {
     log: Arc<Log>,
     start: Duration,
-    record: Record,
+    record: TraceRecord,
 }
 
 impl TracedRequest {
     fn new(log: Arc<Log>, request: &Request) -> Self {
         let Request { op, range, flags, .. } = *request;
-        let record = Record { sequence: 0, op, range, flags, result: None, latency: Duration::ZERO };
+        let record = TraceRecord { sequence: 0, op, range, flags, result: None, latency: Duration::ZERO };
         Self { start: log.env.now(), log, record }
     }
 
@@ -173,7 +173,7 @@ impl Trace {
     ) -> Result<Arc<Self>, Error> {
         config.check()?;
         let records_max = config.records_max as usize;
-        let bytes = (records_max * size_of::<Record>()) as u64;
+        let bytes = (records_max * size_of::<TraceRecord>()) as u64;
         let no_room =
             |kind| Error::new(kind, format!("{bytes} bytes of records do not fit the memory budget"));
         let charge = budget.hold(bytes).map_err(no_room).map_err(|error| about("records_max", &error))?;
@@ -183,12 +183,12 @@ impl Trace {
     }
 
     /// The records in the ring, oldest first.
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<TraceRecord> {
         self.log.ring.lock().records.iter().copied().collect()
     }
 
     fn rows(&self) -> Value {
-        Value::Rows(self.records().iter().map(Record::row).collect())
+        Value::Rows(self.records().iter().map(TraceRecord::row).collect())
     }
 
     fn count(&self, counter: usize) -> Value {
@@ -273,7 +273,7 @@ pub fn attributes(trace: Arc<Trace>) -> Table<Trace> {
 mod tests {
     use super::*;
     use crate::small::delay::{self, Delay};
-    use crate::small::fault::{self, Fault};
+    use crate::small::fault::{self, FaultInjector};
     use crate::small::null::{self, Null};
     use spillway_core::{Attributes, IoBuf};
     use spillway_sim::world::World;
@@ -291,7 +291,7 @@ mod tests {
     fn requests_are_recorded_with_result_and_latency() {
         let world = World::new(1);
         let config = fault::Config { op: fault::What::Flush, nth: 1, ..fault::Config::default() };
-        let fault = Fault::new(&config, null(), world.clone()).unwrap();
+        let fault = FaultInjector::new(&config, null(), world.clone()).unwrap();
         let config = delay::Config { write_us: 5, ..delay::Config::default() };
         let layer = trace(10, Delay::new(&config, fault, world.clone()).unwrap(), &world);
         world.run(layer.submit(Request::read(4096, IoBuf::new(8192))));
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_charged_while_it_lives() {
-        let budget = Budget::new(10 * size_of::<Record>() as u64);
+        let budget = Budget::new(10 * size_of::<TraceRecord>() as u64);
         let world = World::new(1);
         let make = |records_max| Trace::new(&Config { records_max }, null(), world.clone(), &budget);
         let layer = make(10).unwrap();

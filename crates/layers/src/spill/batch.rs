@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use spillway_core::{IoBuf, Kind, mutant};
 
-use super::format::{Codec, Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, UNIT, record_crc};
+use super::format::{Layout, RECORD_BYTES_MAX, ROOM_MIN, Record, RecordCodec, UNIT, record_crc};
 use super::segments::space::Taker;
-use super::segments::streams::{Claim, OpenSegment, Stream, tail_bytes};
+use super::segments::streams::{OpenSegment, SegmentClaim, WriteStream, tail_bytes};
 use super::store::{Count, Location, Owner, Spilled, Store};
 
 /// Bytes of a batch in segments of the usual size.
@@ -26,7 +26,7 @@ pub(super) fn batch_overhead(layout: &Layout, kept: usize) -> usize {
 /// Records that are gathered. Dropped, nothing was written.
 pub struct Batch {
     store: Arc<Store>,
-    stream: Stream,
+    stream: WriteStream,
     buf: IoBuf,
     used: usize,
     /// Their checksums are made once their places are known.
@@ -37,12 +37,12 @@ impl Store {
     /// An empty batch, once there is a buffer for it.
     pub async fn batch(self: &Arc<Self>) -> Batch {
         let buf = self.workspaces.batches.take(batch_bytes(self.layout())).await;
-        Batch::new(self.clone(), Stream::Content, buf)
+        Batch::new(self.clone(), WriteStream::Content, buf)
     }
 }
 
 impl Batch {
-    pub(super) fn new(store: Arc<Store>, stream: Stream, buf: IoBuf) -> Self {
+    pub(super) fn new(store: Arc<Store>, stream: WriteStream, buf: IoBuf) -> Self {
         let records = Vec::with_capacity(buf.len() / ROOM_MIN);
         Self { store, stream, buf, used: 0, records }
     }
@@ -65,7 +65,7 @@ impl Batch {
     /// Adds a record of `slot`, at most [`RECORD_BYTES_MAX`] bytes, which are copied. False where it does not fit: then the batch is to be
     /// written first.
     #[must_use]
-    pub fn push(&mut self, slot: u32, codec: Codec, bytes: &[u8]) -> bool {
+    pub fn push(&mut self, slot: u32, codec: RecordCodec, bytes: &[u8]) -> bool {
         let Some(room) = self.room(bytes.len()) else { return false };
         room.copy_from_slice(bytes);
         self.keep(slot, codec, bytes.len());
@@ -80,7 +80,7 @@ impl Batch {
     }
 
     /// Adds the record that lies in the first `len` bytes of the room.
-    pub fn keep(&mut self, slot: u32, codec: Codec, len: usize) {
+    pub fn keep(&mut self, slot: u32, codec: RecordCodec, len: usize) {
         let least = self.store.layout().segment_bytes() / 4;
         assert!((1..=RECORD_BYTES_MAX.min(least)).contains(&len), "a record of {len} bytes");
         assert!(self.used + len <= self.buf.len(), "a record of {len} bytes in its room");
@@ -111,10 +111,11 @@ impl Batch {
                 Ok(count) => done += count,
                 // Boxed, because the cleaner writes batches itself.
                 Err(Kind::NoSpace)
-                    if self.stream == Stream::Content && Box::pin(self.store.give_up_copies(owner)).await
+                    if self.stream == WriteStream::Content
+                        && Box::pin(self.store.give_up_copies(owner)).await
                         || on_host && self.store.waits_for_room().await => {}
                 Err(kind) => {
-                    let full = kind == Kind::NoSpace && self.stream == Stream::Content;
+                    let full = kind == Kind::NoSpace && self.stream == WriteStream::Content;
                     self.store.add(Count::Full, u64::from(full));
                     return (done, Err(kind));
                 }
@@ -129,7 +130,7 @@ impl Batch {
         let (store, records) = (&self.store, &self.records[done..]);
         let try_claim = || {
             let lens = records.iter().map(|record| usize::from(record.len));
-            let add = |claim: &Claim| store.segments.add(claim.segment, claim.room);
+            let add = |claim: &SegmentClaim| store.segments.add(claim.segment, claim.room);
             let claim = store.streams.claim(store.layout(), self.stream, lens, add)?;
             let pads = records[..claim.count].iter().map(|record| Record::pad(record.len)).collect();
             Some(Claimed { store: store.clone(), live: claim.room, records: pads, claim })
@@ -154,7 +155,7 @@ impl Batch {
         mut claimed: Claimed,
         publish: &mut impl FnMut(usize, Spilled) -> bool,
     ) -> Result<usize, Kind> {
-        let Claim { segment, seq, at, count, bytes, pad, .. } = claimed.claim;
+        let SegmentClaim { segment, seq, at, count, bytes, pad, .. } = claimed.claim;
         let records = &mut self.records[done..done + count];
         set_checksums(records, &self.buf[..bytes], seq);
         let mut buf = std::mem::take(&mut self.buf);
@@ -169,9 +170,9 @@ impl Batch {
         buf[end..len].fill(0);
         buf.narrow(0, len);
         let (result, mut buf) = match self.stream {
-            Stream::Content => self.store.write_at(segment, at, buf).await,
+            WriteStream::Content => self.store.write_at(segment, at, buf).await,
             // It has few segments, and each try in another place would use some of one up.
-            Stream::Cleaner => self.store.write_patiently(segment, at, buf).await,
+            WriteStream::Cleaner => self.store.write_patiently(segment, at, buf).await,
         };
         buf.unnarrow(0, whole);
         self.buf = buf;
@@ -196,7 +197,7 @@ impl Batch {
                 claimed.live -= room;
             }
         }
-        if self.stream == Stream::Content {
+        if self.stream == WriteStream::Content {
             self.store.add(Count::RecordsWritten, count as u64);
         }
         Ok(count)
@@ -216,7 +217,7 @@ fn set_checksums(records: &mut [Record], mut bytes: &[u8], seq: u64) {
 /// A claim under way. Whatever happens to it, its segment learns what it holds, and that it has ended.
 struct Claimed {
     store: Arc<Store>,
-    claim: Claim,
+    claim: SegmentClaim,
     /// Room of records that no slot names.
     live: u32,
     /// What the summary says: pads until they are written.
@@ -238,7 +239,7 @@ impl Drop for Claimed {
 impl Store {
     /// Opens the next segment of a stream, after cleaning where that is needed. [`Kind::NoSpace`] too where the host has no room for the
     /// end of an earlier one: it would have none for this one, which would be used up in vain.
-    async fn open_next(self: &Arc<Self>, stream: Stream, owner: &impl Owner) -> Result<(), Kind> {
+    async fn open_next(self: &Arc<Self>, stream: WriteStream, owner: &impl Owner) -> Result<(), Kind> {
         if self.streams.retry_owed() {
             self.queue_upkeep();
             self.settled.until(|| (!self.streams.are_closing()).then_some(())).await;
@@ -247,7 +248,7 @@ impl Store {
             match self.take(stream.taker()) {
                 Some((segment, seq)) => break Taken { store: self, segment: Some(segment), seq },
                 // Boxed, because the cleaner writes batches itself.
-                None if stream == Stream::Content => Box::pin(self.make_room(owner)).await?,
+                None if stream == WriteStream::Content => Box::pin(self.make_room(owner)).await?,
                 None => return Err(Kind::NoSpace),
             }
         };

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use spillway_core::{IoBuf, Kind, mutant};
 
 use super::batch::{Batch, batch_bytes};
-use super::format::{Codec, FOOTER_LEN, Footer, Layout, ROOM_MIN, Record, UNIT, read_tail};
+use super::format::{FOOTER_LEN, Footer, Layout, ROOM_MIN, Record, RecordCodec, UNIT, read_tail};
 use super::reading::{READ_BYTES, span};
 use super::segments::space::Taker;
-use super::segments::streams::{Stream, tail_bytes, tail_len};
-use super::segments::{Look, State};
+use super::segments::streams::{WriteStream, tail_bytes, tail_len};
+use super::segments::{SegmentSnapshot, SegmentState};
 use super::store::{Count, Location, Owner, Spilled, Store};
 
 /// Segments that are looked at before others have their turn.
@@ -55,7 +55,10 @@ impl Store {
         let _turn = self.cleaning.hold().await;
         let idle = |segment: &u32| {
             let look = self.segments.look(*segment);
-            look.state == State::Closed && look.live > 0 && look.needed() == 0 && !self.is_set_aside(*segment)
+            look.state == SegmentState::Closed
+                && look.live > 0
+                && look.needed() == 0
+                && !self.is_set_aside(*segment)
         };
         let Some(segment) = (0..self.segments.count()).find(idle) else { return false };
         let cleaned = self.clean(segment, owner).await;
@@ -79,11 +82,11 @@ impl Store {
                 self.env.sleep(std::time::Duration::ZERO).await;
             }
             let look = self.segments.look(segment);
-            let Look { state, live, .. } = look;
+            let SegmentSnapshot { state, live, .. } = look;
             match (state, live) {
-                (State::Freeing, _) => freeing = Some(segment),
-                (State::Closed, 0) => read = Some(segment),
-                (State::Closed, _) if !self.is_set_aside(segment) => {
+                (SegmentState::Freeing, _) => freeing = Some(segment),
+                (SegmentState::Closed, 0) => read = Some(segment),
+                (SegmentState::Closed, _) if !self.is_set_aside(segment) => {
                     let needed = look.needed();
                     best = best.filter(|(least, _)| *least <= needed).or(Some((needed, segment)));
                 }
@@ -133,7 +136,7 @@ impl Store {
         for record in read_tail(&tail).expect("it was checked").1 {
             let at = Location { segment, offset };
             offset += u32::from(record.len);
-            if record.codec != Codec::PAD && owner.needs(record.slot, at) {
+            if record.codec != RecordCodec::PAD && owner.needs(record.slot, at) {
                 cleaning.add(Spilled { at, record }).await?;
             }
         }
@@ -246,7 +249,7 @@ impl<O: Owner> Cleaning<'_, O> {
                 Some(batch) => batch,
                 none => {
                     let buf = self.store.workspaces.cleaner.take(batch_bytes(self.store.layout())).await;
-                    none.insert(Batch::new(self.store.clone(), Stream::Cleaner, buf))
+                    none.insert(Batch::new(self.store.clone(), WriteStream::Cleaner, buf))
                 }
             };
             if batch.push(slot, codec, bytes) {

@@ -20,5 +20,7 @@ pub use layout::{
     CODEC_NAME_LEN, CODECS, FOOTER_LEN, FOOTER_MAGIC, Layout, MAGIC, NAME_LEN_MAX, RECORD_BYTES_MAX,
     RECORD_LEN, ROOM_MIN, SEGMENT_SHIFT, SEGMENT_SHIFT_MIN, SEGMENTS_MAX, SEQS, UNIT, VERSION, copy_offset,
 };
-pub use segment::{CheckpointEntry, Codec, Contents, Footer, Record, finish_tail, read_tail, record_crc};
-pub use superblock::{CheckpointSpan, Found, State, Superblock};
+pub use segment::{
+    CheckpointEntry, Contents, Footer, Record, RecordCodec, finish_tail, read_tail, record_crc,
+};
+pub use superblock::{CheckpointSpan, FileState, Found, Superblock};

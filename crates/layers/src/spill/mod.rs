@@ -38,7 +38,7 @@ pub use batch::Batch;
 pub use opening::keeping::RecordVisitor;
 pub use reading::Pinned;
 pub use settings::{Keep, Settings};
-pub use stopping::Whole;
+pub use stopping::WholeDevice;
 pub use store::{Count, Location, Owner, Spilled, Store};
 
 #[cfg(test)]

@@ -13,16 +13,16 @@ use spillway_core::{
 
 use super::batch::{batch_bytes, batch_overhead};
 use super::cleaner::{cleaner_bytes, cleaner_overhead};
-use super::format::{CheckpointSpan, Found, Layout, State, Superblock, UNIT};
+use super::format::{CheckpointSpan, FileState, Found, Layout, Superblock, UNIT};
 use super::length::Length;
 use super::reading::READ_BYTES;
 use super::segments::Segments;
 use super::segments::space::{Space, segments_min};
-use super::segments::streams::{Streams, tail_bytes};
+use super::segments::streams::{OpenSegments, tail_bytes};
 use super::settings::{Settings, codec_names};
 use super::store::{RoomWait, Store, Workspaces};
 use crate::file::File;
-use examining::{Taken, damaged, decode, look};
+use examining::{Examined, damaged, decode, look};
 use keeping::RecordVisitor;
 
 /// Ends of segments: two that are open, one that is opened, and two that are closed meanwhile.
@@ -80,22 +80,22 @@ impl Store {
         let layout = layout(&device, size, settings.segment_shift)?;
         let (charge, workspaces) = charge(&layout, settings, budget)?;
         let (superblock, kept, note) = match look(&device, &workspaces.reads, settings, &layout).await? {
-            Taken::Kept(found) => {
+            Examined::Kept(found) => {
                 let in_use = Superblock {
                     layout,
-                    state: State::InUse,
+                    state: FileState::InUse,
                     checkpoint: CheckpointSpan::default(),
                     codecs: codec_names(&settings.codecs),
                     ..(*found).clone()
                 };
                 (in_use, Some(found), None)
             }
-            Taken::Empty(note) => (fresh(layout, settings, &*env), None, note),
+            Examined::Empty(note) => (fresh(layout, settings, &*env), None, note),
         };
         let store = Arc::new(Self {
             segments: Segments::new(layout.segments),
             space: Space::new(&layout),
-            streams: Streams::default(),
+            streams: OpenSegments::default(),
             opening: [Semaphore::new(1), Semaphore::new(1)],
             cleaning: Semaphore::new(1),
             freeing: Marks::new(layout.segments.into()),
@@ -272,7 +272,7 @@ fn fresh(layout: Layout, settings: &Settings, env: &dyn Env) -> Superblock {
         layout,
         uuid,
         slots: settings.slots,
-        state: State::InUse,
+        state: FileState::InUse,
         checkpoint: CheckpointSpan::default(),
         codecs: codec_names(&settings.codecs),
         name: settings.name.clone(),

@@ -25,39 +25,39 @@ const STATE_SHIFT: u32 = 48;
 
 /// What a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SegmentState {
     Free,
     Open,
     Closed,
     Freeing,
 }
 
-impl State {
+impl SegmentState {
     const fn bits(self) -> u64 {
         (self as u64) << STATE_SHIFT
     }
 
     fn of(word: u64) -> Self {
         match word >> STATE_SHIFT {
-            0 => State::Free,
-            1 => State::Open,
-            2 => State::Closed,
-            _ => State::Freeing,
+            0 => SegmentState::Free,
+            1 => SegmentState::Open,
+            2 => SegmentState::Closed,
+            _ => SegmentState::Freeing,
         }
     }
 }
 
 /// What a segment was when it was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
-    pub(super) state: State,
+pub(super) struct SegmentSnapshot {
+    pub(super) state: SegmentState,
     pub(super) live: u32,
     pub(super) pinned: bool,
     /// Of what is live: clean copies.
     pub(super) copies: u32,
 }
 
-impl Look {
+impl SegmentSnapshot {
     /// Room of what cannot be given up.
     pub(super) fn needed(self) -> u32 {
         self.live.saturating_sub(self.copies)
@@ -65,7 +65,7 @@ impl Look {
 
     /// Whether it comes free by itself: it is freed, or will be once nobody reads it.
     pub(super) fn is_leaving(self) -> bool {
-        self.state == State::Freeing || self.state == State::Closed && self.live == 0
+        self.state == SegmentState::Freeing || self.state == SegmentState::Closed && self.live == 0
     }
 }
 
@@ -99,10 +99,15 @@ impl Segments {
         self.words.len() as u32
     }
 
-    pub(super) fn look(&self, segment: u32) -> Look {
+    pub(super) fn look(&self, segment: u32) -> SegmentSnapshot {
         let word = self.word(segment).load(Ordering::Acquire);
         let copies = self.copies[segment as usize].load(Ordering::Relaxed);
-        Look { state: State::of(word), live: (word & LIVE) as u32, pinned: word & PINS != 0, copies }
+        SegmentSnapshot {
+            state: SegmentState::of(word),
+            live: (word & LIVE) as u32,
+            pinned: word & PINS != 0,
+            copies,
+        }
     }
 
     /// The sequence number of a segment that is not free.
@@ -117,7 +122,7 @@ impl Segments {
     /// Opens a free segment.
     pub(super) fn open(&self, segment: u32, seq: u64) {
         self.seqs[segment as usize].store(seq, Ordering::Release);
-        let before = self.word(segment).swap(State::Open.bits(), Ordering::AcqRel);
+        let before = self.word(segment).swap(SegmentState::Open.bits(), Ordering::AcqRel);
         assert_eq!(before, 0, "segment {segment} is opened and was not free");
     }
 
@@ -128,7 +133,7 @@ impl Segments {
 
     /// A segment that was there when the file was opened is closed, and has so much room of records that slots name.
     pub(super) fn restore(&self, segment: u32, room: u32) {
-        let word = State::Closed.bits() | u64::from(room);
+        let word = SegmentState::Closed.bits() | u64::from(room);
         let before = self.word(segment).swap(word, Ordering::AcqRel);
         assert!(before == 0 && (1..=LIVE).contains(&u64::from(room)), "{room} bytes of segment {segment}");
     }
@@ -137,7 +142,7 @@ impl Segments {
     pub(super) fn add(&self, segment: u32, room: u32) {
         let before = self.word(segment).fetch_add(u64::from(room), Ordering::AcqRel);
         assert!(
-            State::of(before) == State::Open && (before & LIVE) + u64::from(room) <= LIVE,
+            SegmentState::of(before) == SegmentState::Open && (before & LIVE) + u64::from(room) <= LIVE,
             "{before:#x} of segment {segment} takes {room} bytes"
         );
     }
@@ -145,8 +150,8 @@ impl Segments {
     /// Closes an open segment: nothing is written to it any more.
     pub(super) fn close(&self, segment: u32) -> Option<ToFree> {
         self.change(segment, |word| {
-            assert_eq!(State::of(word), State::Open, "segment {segment} is closed once");
-            word - State::Open.bits() + State::Closed.bits()
+            assert_eq!(SegmentState::of(word), SegmentState::Open, "segment {segment} is closed once");
+            word - SegmentState::Open.bits() + SegmentState::Closed.bits()
         })
     }
 
@@ -172,13 +177,15 @@ impl Segments {
     /// Keeps a segment from being freed. The caller knows that a slot names a record of it, and keeps the slot from changing.
     pub(super) fn pin(&self, segment: u32) {
         let before = self.word(segment).fetch_add(PIN, Ordering::AcqRel);
-        let named = matches!(State::of(before), State::Open | State::Closed) && before & LIVE > 0;
+        let named = matches!(SegmentState::of(before), SegmentState::Open | SegmentState::Closed)
+            && before & LIVE > 0;
         assert!(named, "{before:#x} of segment {segment} is pinned, and no slot names it");
     }
 
     /// Keeps a closed segment from being freed, if something of it is live.
     pub(super) fn pin_closed(&self, segment: u32) -> bool {
-        let next = |word| (State::of(word) == State::Closed && word & LIVE > 0).then(|| word + PIN);
+        let next =
+            |word| (SegmentState::of(word) == SegmentState::Closed && word & LIVE > 0).then(|| word + PIN);
         self.word(segment).fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok()
     }
 
@@ -192,7 +199,11 @@ impl Segments {
     /// A segment that is being freed was punched.
     pub(super) fn freed(&self, ToFree(segment): ToFree) {
         let before = self.word(segment).swap(0, Ordering::AcqRel);
-        assert_eq!(before, State::Freeing.bits(), "segment {segment} is freed once, and nobody uses it");
+        assert_eq!(
+            before,
+            SegmentState::Freeing.bits(),
+            "segment {segment} is freed once, and nobody uses it"
+        );
     }
 
     /// Changes a word, and begins to free the segment in the same step where nothing is left of it.
@@ -200,7 +211,7 @@ impl Segments {
         let word = self.word(segment);
         let next = |before| {
             let after = change(before);
-            Some(if has_ended(after) { State::Freeing.bits() } else { after })
+            Some(if has_ended(after) { SegmentState::Freeing.bits() } else { after })
         };
         if mutant::on("spill: free a segment by both who leave it") {
             word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| Some(change(before)))
@@ -209,7 +220,7 @@ impl Segments {
             if !has_ended(after) {
                 return None;
             }
-            word.store(State::Freeing.bits(), Ordering::Release);
+            word.store(SegmentState::Freeing.bits(), Ordering::Release);
             return Some(ToFree(segment));
         }
         let before =
@@ -221,7 +232,7 @@ impl Segments {
 /// Whether a segment is closed, and nobody names or reads anything of it.
 fn has_ended(word: u64) -> bool {
     let ignored = if mutant::on("spill: free a segment that is read") { PINS } else { 0 };
-    word & !ignored == State::Closed.bits()
+    word & !ignored == SegmentState::Closed.bits()
 }
 
 #[cfg(test)]
@@ -237,11 +248,17 @@ mod tests {
         assert_eq!(segments.release(1, 300), None, "it is open");
         assert_eq!(segments.close(1), None, "it is pinned");
         assert!(!segments.pin_closed(1), "nothing of it is live");
-        assert_eq!(segments.look(1), Look { state: State::Closed, live: 0, pinned: true, copies: 0 });
+        assert_eq!(
+            segments.look(1),
+            SegmentSnapshot { state: SegmentState::Closed, live: 0, pinned: true, copies: 0 }
+        );
         let to_free = segments.unpin(1).expect("the last one frees it");
-        assert_eq!((segments.look(1).state, segments.seq(1)), (State::Freeing, 7));
+        assert_eq!((segments.look(1).state, segments.seq(1)), (SegmentState::Freeing, 7));
         segments.freed(to_free);
-        assert_eq!(segments.look(1), Look { state: State::Free, live: 0, pinned: false, copies: 0 });
+        assert_eq!(
+            segments.look(1),
+            SegmentSnapshot { state: SegmentState::Free, live: 0, pinned: false, copies: 0 }
+        );
         segments.open(1, 8);
         assert_eq!(segments.close(1), Some(ToFree(1)), "nothing was written to it");
     }

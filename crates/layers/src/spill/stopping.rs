@@ -9,16 +9,17 @@ use spillway_core::{Error, IoBuf, Kind, Request, mutant};
 
 use super::batch::batch_bytes;
 use super::format::{
-    self, CheckpointEntry, CheckpointSpan, Codec, Contents, FOOTER_LEN, Footer, Superblock, UNIT, read_tail,
+    self, CheckpointEntry, CheckpointSpan, Contents, FOOTER_LEN, Footer, RecordCodec, Superblock, UNIT,
+    read_tail,
 };
-use super::segments::State;
+use super::segments::SegmentState;
 use super::segments::space::Taker;
-use super::segments::streams::Stream;
+use super::segments::streams::WriteStream;
 use super::settings::codec_names;
 use super::store::{Location, Owner, Store};
 
 /// What a device is, every page of which is in its file.
-pub struct Whole {
+pub struct WholeDevice {
     /// Its slots.
     pub slots: u64,
     /// Names of its codecs by number.
@@ -30,12 +31,16 @@ impl Store {
     /// every page that it stores is in the file, which keeps them.
     ///
     /// Errors name what could not be written. The file is then as if its user had been killed.
-    pub async fn stop(self: &Arc<Self>, owner: &impl Owner, whole: Option<&Whole>) -> Result<(), Error> {
+    pub async fn stop(
+        self: &Arc<Self>,
+        owner: &impl Owner,
+        whole: Option<&WholeDevice>,
+    ) -> Result<(), Error> {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(length) = &self.length {
             length.rest().await;
         }
-        for stream in [Stream::Content, Stream::Cleaner] {
+        for stream in [WriteStream::Content, WriteStream::Cleaner] {
             if self.streams.replace(stream, None) {
                 self.queue_upkeep();
             }
@@ -45,7 +50,7 @@ impl Store {
         }
         self.settled.until(|| (!self.streams.are_closing()).then_some(())).await;
         for segment in 0..self.segments.count() {
-            if self.segments.look(segment).state == State::Freeing {
+            if self.segments.look(segment).state == SegmentState::Freeing {
                 self.has_left(segment).await;
             }
         }
@@ -73,7 +78,7 @@ impl Store {
         let mut found = Vec::new();
         for segment in 0..self.segments.count() {
             let look = self.segments.look(segment);
-            let needed = look.state == State::Closed && look.needed() > 0;
+            let needed = look.state == SegmentState::Closed && look.needed() > 0;
             if needed && self.read_summary(segment).await.is_none() {
                 found.push(segment);
             }
@@ -81,13 +86,16 @@ impl Store {
         found
     }
 
-    fn left_with(&self, checkpoint: CheckpointSpan, whole: Option<&Whole>) -> Superblock {
-        let left = Superblock { state: format::State::Stopped, checkpoint, ..self.superblock.clone() };
+    fn left_with(&self, checkpoint: CheckpointSpan, whole: Option<&WholeDevice>) -> Superblock {
+        let left = Superblock { state: format::FileState::Stopped, checkpoint, ..self.superblock.clone() };
         match whole {
             None => left,
-            Some(Whole { slots, codecs }) => {
-                Superblock { state: format::State::Kept, slots: *slots, codecs: codec_names(codecs), ..left }
-            }
+            Some(WholeDevice { slots, codecs }) => Superblock {
+                state: format::FileState::Kept,
+                slots: *slots,
+                codecs: codec_names(codecs),
+                ..left
+            },
         }
     }
 
@@ -132,7 +140,7 @@ impl Store {
         let (mut span, mut page) = (CheckpointSpan::default(), None);
         for segment in 0..self.segments.count() {
             let look = self.segments.look(segment);
-            if look.state != State::Closed || look.needed() == 0 {
+            if look.state != SegmentState::Closed || look.needed() == 0 {
                 continue;
             }
             let Some(entry) = self.live_records(segment, owner).await else {
@@ -182,7 +190,7 @@ impl Store {
         for (index, record) in records.enumerate() {
             let at = Location { segment, offset };
             offset += u32::from(record.len);
-            if record.codec != Codec::PAD && owner.names(record.slot, at) {
+            if record.codec != RecordCodec::PAD && owner.names(record.slot, at) {
                 entry.set(index);
             }
         }

@@ -10,8 +10,8 @@ use spillway_core::{Charge, Env, IoBuf, Kind, Request, Seam, Workspace, mutant};
 use super::format::{Layout, Record, Superblock};
 use super::length::Length;
 use super::segments::space::Space;
-use super::segments::streams::{Streams, room_of};
-use super::segments::{Segments, State, ToFree};
+use super::segments::streams::{OpenSegments, room_of};
+use super::segments::{SegmentState, Segments, ToFree};
 
 /// Failed writes in a row after which nothing is written any more.
 const FAILURES_MAX: u32 = 8;
@@ -133,7 +133,7 @@ pub struct Store {
     pub(super) workspaces: Workspaces,
     pub(super) segments: Segments,
     pub(super) space: Space,
-    pub(super) streams: Streams,
+    pub(super) streams: OpenSegments,
     /// Held by who opens the next segment of a stream.
     pub(super) opening: [Semaphore; 2],
     /// Held by who cleans.
@@ -193,7 +193,8 @@ impl Store {
                 "room of segment {segment}, {look:?}"
             );
         }
-        self.space.verify(self.segments.count(), |segment| self.segments.look(segment).state == State::Free);
+        self.space
+            .verify(self.segments.count(), |segment| self.segments.look(segment).state == SegmentState::Free);
     }
 
     pub(super) fn add(&self, what: Count, amount: u64) {

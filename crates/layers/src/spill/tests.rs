@@ -18,7 +18,7 @@ use spillway_core::{Answer, BlockSize, Budget, Error, Kind, Progress};
 use spillway_sim::disk::{Disk, Medium, Plan};
 use spillway_sim::world::World;
 
-use super::format::Codec;
+use super::format::RecordCodec;
 use super::*;
 use crate::file::File;
 
@@ -85,8 +85,8 @@ fn settings() -> Settings {
     Settings { segment_shift: SHIFT, ..Settings::new("ram0", 1 << 20) }
 }
 
-fn whole_device() -> Whole {
-    Whole { slots: settings().slots, codecs: vec!["lz4".into()] }
+fn whole_device() -> WholeDevice {
+    WholeDevice { slots: settings().slots, codecs: vec!["lz4".into()] }
 }
 
 /// Opens what `medium` holds.
@@ -139,7 +139,7 @@ pub(super) async fn spill(
 ) -> (usize, Result<(), Kind>) {
     let mut batch = store.batch().await;
     for (slot, bytes) in &pages {
-        assert!(batch.push(*slot, Codec::RAW, bytes), "the batch is full");
+        assert!(batch.push(*slot, RecordCodec::RAW, bytes), "the batch is full");
     }
     let held = slots.clone();
     let publish = |index: usize, spilled: Spilled| {

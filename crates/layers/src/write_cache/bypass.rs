@@ -47,12 +47,12 @@ impl Drop for Busy {
 }
 
 /// Bytes that bypass the cache, until a flush covers them.
-pub(super) struct Share {
+pub(super) struct BypassShare {
     core: Arc<Core>,
     bytes: u64,
 }
 
-impl Share {
+impl BypassShare {
     /// Leaves others what is above `bytes`.
     pub(super) fn narrow(&mut self, bytes: u64) {
         assert!(bytes <= self.bytes, "{bytes} of {} bytes", self.bytes);
@@ -65,7 +65,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BypassShare {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.core.bypass.window.lock().end(self.core.env.coarse_now(), self.bytes);
@@ -76,7 +76,7 @@ impl Drop for Share {
 
 /// A write that may bypass the cache.
 pub(super) struct BypassWrite {
-    share: Share,
+    share: BypassShare,
     busy: Busy,
 }
 
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// Waits until some of `count` blocks may bypass the cache.
-    pub(super) async fn share_of(self: &Arc<Self>, count: u32) -> Result<(Share, u32), Kind> {
+    pub(super) async fn share_of(self: &Arc<Self>, count: u32) -> Result<(BypassShare, u32), Kind> {
         let look = || {
             let share = self.failure.check().map(|()| self.take_share(count)).transpose();
             if share.is_none() {
@@ -198,11 +198,11 @@ impl Core {
     }
 
     /// The blocks of `count` that may bypass the cache together now.
-    fn take_share(self: &Arc<Self>, count: u32) -> Option<(Share, u32)> {
+    fn take_share(self: &Arc<Self>, count: u32) -> Option<(BypassShare, u32)> {
         let (block, ahead) = (self.block_bytes(), self.meter.ahead());
         // Longer writes go in parts, so that they find room beside others.
         let count = u64::from(count).min(ahead / 2 / block).max(1);
         let goes = self.bypass.window.lock().admit(count * block, ahead);
-        goes.then(|| (Share { core: self.clone(), bytes: count * block }, count as u32))
+        goes.then(|| (BypassShare { core: self.clone(), bytes: count * block }, count as u32))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spillway_core::{ByteRange, Geometry, IoBuf, Kind, Op, Reply, Request};
 
-use super::bypass::{Busy, Share};
+use super::bypass::{Busy, BypassShare};
 use super::device::Core;
 use super::device::counts::Count;
 use super::index::LOOKS;
@@ -159,7 +159,7 @@ impl Core {
         origin: OriginBlock,
         count: u32,
         batch: Batch,
-        mut share: Option<Share>,
+        mut share: Option<BypassShare>,
     ) -> Result<(), Kind> {
         assert!(count > 0, "a part has blocks");
         let block = self.block_bytes();

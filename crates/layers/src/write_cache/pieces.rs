@@ -24,13 +24,13 @@ pub(super) const BATCH_BYTES: usize = 512 << 10;
 const PART_BYTES: usize = 1536;
 
 /// A stretch and where it lies.
-pub(super) struct Part<'a> {
+pub(super) struct DevicePart<'a> {
     pub(super) device: &'a Seam,
     pub(super) at: u64,
     pub(super) len: usize,
 }
 
-impl Part<'_> {
+impl DevicePart<'_> {
     fn request(&self, op: Op, buf: IoBuf) -> Request {
         assert_eq!(buf.len(), self.len, "a buffer for the stretch");
         let range = ByteRange::new(self.at, self.len as u64);
@@ -43,7 +43,7 @@ impl Core {
     pub(super) async fn move_parts(
         &self,
         op: Op,
-        parts: &[Part<'_>],
+        parts: &[DevicePart<'_>],
         mut buf: IoBuf,
     ) -> (Vec<Result<(), Kind>>, IoBuf) {
         let (mut results, mut done, whole) = (Vec::with_capacity(parts.len()), 0, buf.len());
@@ -69,14 +69,14 @@ impl Core {
     /// Writes parts, which begin at byte `at` of `buf`, from where they are.
     async fn write_together(
         &self,
-        parts: &[Part<'_>],
+        parts: &[DevicePart<'_>],
         buf: IoBuf,
         mut at: usize,
         results: &mut Vec<Result<(), Kind>>,
     ) -> IoBuf {
         let charge = self.workspace_of(parts).take(parts.len() * PART_BYTES).await;
         let shared = Shared::new(buf, charge);
-        let begin = |part: &Part<'_>| {
+        let begin = |part: &DevicePart<'_>| {
             let view = shared.view(at, part.len);
             at += part.len;
             part.device.submit(part.request(Op::Write, view))
@@ -86,16 +86,21 @@ impl Core {
         shared.into_whole()
     }
 
-    fn workspace_of(&self, parts: &[Part<'_>]) -> &Workspace {
+    fn workspace_of(&self, parts: &[DevicePart<'_>]) -> &Workspace {
         let waits_for_origin = parts.iter().any(|part| std::ptr::eq(part.device, &self.origin));
         if waits_for_origin { &self.workspaces.pieces } else { &self.workspaces.local }
     }
 
     /// Reads short parts in buffers of a workspace, and copies them to `bytes`.
-    async fn read_together(&self, parts: &[Part<'_>], bytes: &mut [u8], results: &mut Vec<Result<(), Kind>>) {
+    async fn read_together(
+        &self,
+        parts: &[DevicePart<'_>],
+        bytes: &mut [u8],
+        results: &mut Vec<Result<(), Kind>>,
+    ) {
         let lens: Vec<usize> = parts.iter().map(|part| part.len).collect();
         let buffers = self.workspace_of(parts).take_each(&lens).await;
-        let begin = |(part, own): (&Part<'_>, IoBuf)| part.device.submit(part.request(Op::Read, own));
+        let begin = |(part, own): (&DevicePart<'_>, IoBuf)| part.device.submit(part.request(Op::Read, own));
         let answers: Vec<_> = parts.iter().zip(buffers).map(begin).collect();
         let mut rest = bytes;
         for reply in join_all(answers).await {
@@ -110,8 +115,8 @@ impl Core {
 }
 
 /// Parts that are moved at the same time, as far as their memory fits in a batch; a long read goes alone.
-fn groups(op: Op, parts: &[Part<'_>]) -> Vec<Range<usize>> {
-    let memory = |part: &Part<'_>| match op {
+fn groups(op: Op, parts: &[DevicePart<'_>]) -> Vec<Range<usize>> {
+    let memory = |part: &DevicePart<'_>| match op {
         Op::Write => PART_BYTES,
         _ if part.len < LONG_BYTES => part.len.next_multiple_of(ALIGNMENT),
         _ => BATCH_BYTES,
@@ -133,7 +138,8 @@ mod tests {
     fn long_reads_go_alone_and_short_parts_as_far_as_a_batch_goes() {
         let device = device();
         let grouped = |op: Op, lens: &[usize]| {
-            let parts: Vec<Part> = lens.iter().map(|&len| Part { device: &device, at: 0, len }).collect();
+            let parts: Vec<DevicePart> =
+                lens.iter().map(|&len| DevicePart { device: &device, at: 0, len }).collect();
             groups(op, &parts).into_iter().map(|group| (group.start, group.end)).collect::<Vec<_>>()
         };
         const HALF: usize = 200 << 10;

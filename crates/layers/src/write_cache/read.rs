@@ -6,24 +6,24 @@ use spillway_core::mutant;
 
 use super::device::Core;
 use super::index::LOOKS;
-use super::index::stretch::{Location, Stretch};
+use super::index::stretch::{BlockLocation, Stretch};
 
 /// Where the blocks of a range are read; those on the cache device are pinned until it is dropped.
-pub(super) struct Reading {
+pub(super) struct PinnedRead {
     pub(super) core: Arc<Core>,
     pub(super) stretches: Vec<Stretch>,
 }
 
-impl Reading {
+impl PinnedRead {
     /// Blocks that lie on the cache device.
     pub(super) fn hits(&self) -> u32 {
-        let cached = |stretch: &&Stretch| stretch.location != Location::Origin;
+        let cached = |stretch: &&Stretch| stretch.location != BlockLocation::Origin;
         self.stretches.iter().filter(cached).map(|stretch| stretch.len).sum()
     }
 
     /// Unpins up to [`LOOKS`] blocks, the last ones first; whether more are left.
     fn release(&mut self) -> bool {
-        while self.stretches.pop_if(|stretch| stretch.location == Location::Origin).is_some() {}
+        while self.stretches.pop_if(|stretch| stretch.location == BlockLocation::Origin).is_some() {}
         if self.stretches.is_empty() {
             return false;
         }
@@ -34,7 +34,7 @@ impl Reading {
             let count = left.min(*len);
             *len -= count;
             left -= count;
-            if let Location::Cache(block) = *location {
+            if let BlockLocation::Cache(block) = *location {
                 self.core.index.unpin(block.plus(*len), count, |block| {
                     self.core.space.free(block);
                     freed = true;
@@ -56,7 +56,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for PinnedRead {
     fn drop(&mut self) {
         // An unpinning that failed is a defect that must be told with its own words, not by an abort.
         while !std::thread::panicking() && self.release() {}

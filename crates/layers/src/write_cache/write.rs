@@ -11,9 +11,9 @@ use super::device::counts::Count;
 use super::device::{Core, Wants};
 use super::index::LOOKS;
 use super::index::block::{CacheBlock, Epoch, OriginBlock};
-use super::index::stretch::{Location, Stretch};
-use super::pieces::Part;
-use super::read::Reading;
+use super::index::stretch::{BlockLocation, Stretch};
+use super::pieces::DevicePart;
+use super::read::PinnedRead;
 use super::reservation::Reservation;
 use crate::decisions::Decision;
 
@@ -39,8 +39,8 @@ impl Core {
     }
 
     /// Where a range is to be read; a long one is looked up in slices.
-    pub(super) async fn look_up(self: &Arc<Self>, origin: OriginBlock, len: u32) -> Reading {
-        let mut reading = Reading { core: self.clone(), stretches: Vec::new() };
+    pub(super) async fn look_up(self: &Arc<Self>, origin: OriginBlock, len: u32) -> PinnedRead {
+        let mut reading = PinnedRead { core: self.clone(), stretches: Vec::new() };
         let (mut at, mut looks) = (0, 0);
         loop {
             let looked = self.index.look_up(origin.plus(at), len - at, &mut reading.stretches);
@@ -76,7 +76,7 @@ impl Core {
         let origin_is_read = (reading.hits() < len).then(|| self.meter.read());
         let reply = match &reading.stretches[..] {
             [stretch] => {
-                let Part { device, at, .. } = self.source(stretch, origin);
+                let DevicePart { device, at, .. } = self.source(stretch, origin);
                 device.submit(Request::read(at, request.buf)).await
             }
             stretches => self.read_pieces(stretches, origin, request.buf).await,
@@ -87,12 +87,14 @@ impl Core {
     }
 
     /// A stretch whose first block is `origin` on the origin.
-    fn source(&self, stretch: &Stretch, origin: OriginBlock) -> Part<'_> {
+    fn source(&self, stretch: &Stretch, origin: OriginBlock) -> DevicePart<'_> {
         let len = (u64::from(stretch.len) * self.block_bytes()) as usize;
         match stretch.location {
-            Location::Cache(block) => Part { device: &self.cache, at: self.cache_offset(block), len },
-            Location::Origin => {
-                Part { device: &self.origin, at: u64::from(origin.0) * self.block_bytes(), len }
+            BlockLocation::Cache(block) => {
+                DevicePart { device: &self.cache, at: self.cache_offset(block), len }
+            }
+            BlockLocation::Origin => {
+                DevicePart { device: &self.origin, at: u64::from(origin.0) * self.block_bytes(), len }
             }
         }
     }
@@ -108,7 +110,7 @@ impl Core {
             at += stretch.len;
             self.source(stretch, origin.plus(at - stretch.len))
         };
-        let parts: Vec<Part> = stretches.iter().map(part).collect();
+        let parts: Vec<DevicePart> = stretches.iter().map(part).collect();
         let (results, buf) = self.move_parts(Op::Read, &parts, buf).await;
         let all =
             if mutant::on("write_cache: a read in pieces forgets an error") { 1 } else { results.len() };
@@ -207,7 +209,7 @@ impl Core {
         assert!(bytes.len() as u64 == reserved, "bytes for the blocks that are reserved");
         if mutant::on("write_cache: overwrite a version in place") {
             let reading = Box::pin(self.look_up(origin, 1)).await;
-            let Part { device, at, len } = self.source(&reading.stretches[0], origin);
+            let DevicePart { device, at, len } = self.source(&reading.stretches[0], origin);
             if bytes.len() == len {
                 bytes = device.submit(Request::write(at, bytes)).await.buf;
             }
@@ -236,12 +238,12 @@ impl Core {
             return (set_aside(bad, *run, reply.result), reply.buf);
         }
         let block = self.block_bytes() as usize;
-        let part = |run: &Run| Part {
+        let part = |run: &Run| DevicePart {
             device: &self.cache,
             at: self.cache_offset(CacheBlock(run.start)),
             len: run.len as usize * block,
         };
-        let parts: Vec<Part> = runs.iter().map(part).collect();
+        let parts: Vec<DevicePart> = runs.iter().map(part).collect();
         let (results, bytes) = self.move_parts(Op::Write, &parts, bytes).await;
         let noted = results.into_iter().zip(&*runs).map(|(result, run)| set_aside(bad, *run, result));
         (noted.fold(Ok(()), Result::and), bytes)

@@ -23,7 +23,7 @@ impl Drains {
 }
 
 /// A lap of a drain, which ends once all that was left at its begin was tried.
-pub(super) struct Lap {
+pub(super) struct DrainLap {
     number: u64,
     /// Calls numbered below it came before the lap: its failure is their answer.
     pub(super) before: u64,
@@ -39,7 +39,7 @@ pub(super) type Ended = (u64, u64, Result<(), Kind>);
 /// The number of no lap.
 pub(super) const NO_LAP: u64 = 0;
 
-impl Lap {
+impl DrainLap {
     /// One that has so many bytes to try, those in flight included.
     pub(super) fn new(number: u64, before: u64, left: u64) -> Self {
         assert!(number > NO_LAP, "laps are numbered from one on");

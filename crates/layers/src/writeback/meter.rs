@@ -21,16 +21,16 @@ impl Meter {
     }
 
     /// A write of `bytes` is in flight until the result is dropped. Unless it has landed by then, it measures nothing.
-    pub(crate) fn write(self: &Arc<Self>, bytes: u64) -> Writing {
+    pub(crate) fn write(self: &Arc<Self>, bytes: u64) -> MeteredWrite {
         assert!(bytes > 0, "a write has bytes");
         self.bandwidth.lock().begin_write(self.env.now());
-        Writing { meter: self.clone(), bytes, landed: false }
+        MeteredWrite { meter: self.clone(), bytes, landed: false }
     }
 
     /// A client's read is in flight until the result is dropped.
-    pub(crate) fn read(self: &Arc<Self>) -> Reading {
+    pub(crate) fn read(self: &Arc<Self>) -> MeteredRead {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        Reading(self.clone())
+        MeteredRead(self.clone())
     }
 
     /// Whether a client's read is in flight.
@@ -64,20 +64,20 @@ impl Meter {
 }
 
 /// A write in flight.
-pub(crate) struct Writing {
+pub(crate) struct MeteredWrite {
     meter: Arc<Meter>,
     bytes: u64,
     landed: bool,
 }
 
-impl Writing {
+impl MeteredWrite {
     /// The device has it.
     pub(crate) fn landed(mut self) {
         self.landed = true;
     }
 }
 
-impl Drop for Writing {
+impl Drop for MeteredWrite {
     fn drop(&mut self) {
         let (now, mut bandwidth) = (self.meter.env.now(), self.meter.bandwidth.lock());
         if self.landed {
@@ -89,9 +89,9 @@ impl Drop for Writing {
 }
 
 /// A read in flight.
-pub(crate) struct Reading(Arc<Meter>);
+pub(crate) struct MeteredRead(Arc<Meter>);
 
-impl Drop for Reading {
+impl Drop for MeteredRead {
     fn drop(&mut self) {
         let before = self.0.reads.fetch_sub(1, Ordering::Relaxed);
         assert!(before > 0, "a read that ends has begun");

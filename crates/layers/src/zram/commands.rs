@@ -15,7 +15,7 @@ use super::config::Config;
 use super::control::scan;
 use super::device::{Core, Zram};
 use super::mover::deferring::Which;
-use super::mover::recompress::{self, Order};
+use super::mover::recompress::{self, RecompressOrder};
 use super::mover::slices::Caller;
 use super::page::PAGE;
 use super::spill::writeback::{self, Why};
@@ -44,7 +44,7 @@ pub(super) fn write_back(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
 
 /// Compresses pages again.
 pub(super) fn recompress(zram: &Zram, text: &str) -> Answer<Result<(), Error>> {
-    run_on_pages(zram, Place::Compute, |_| Order::parse(&zram.core, text), recompress::run)
+    run_on_pages(zram, Place::Compute, |_| RecompressOrder::parse(&zram.core, text), recompress::run)
 }
 
 /// Marks pages as idle.

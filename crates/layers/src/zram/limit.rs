@@ -6,7 +6,7 @@ use spillway_core::sync::Mutex;
 
 /// Pages that may still be written back. Each is charged before it is; one that is not written after all is given back to the limit that
 /// it was charged to, and not to one that was set meanwhile.
-pub(crate) struct Limit(Mutex<State>);
+pub(crate) struct WritebackLimit(Mutex<State>);
 
 struct State {
     left: u64,
@@ -17,7 +17,7 @@ struct State {
 /// A page that was charged to the limit of this number.
 pub(crate) struct Charged(NonZeroU64);
 
-impl Limit {
+impl WritebackLimit {
     pub(crate) fn new(pages: u64) -> Self {
         Self(Mutex::new(State { left: pages, number: NonZeroU64::MIN }))
     }

@@ -55,10 +55,10 @@ use device::attaching::Attaching;
 use device::backing::{Attached, Backing};
 use device::pressure::Pressure;
 use device::recompressor::Recompressor;
-use limit::Limit;
+use limit::WritebackLimit;
 use pool::Pool;
 use pool::pages::Pages;
-use slots::table::Table;
+use slots::table::SlotTable;
 
 use crate::decisions::Decisions;
 use crate::open_context::{BackingDevice, Open, OpenContext, OpenDevice};
@@ -94,7 +94,7 @@ impl Zram {
                 .with_reserve(Pool::RESERVE_BYTES)
                 .map_err(no_room_to_begin)?,
             pool: Pool::new(&budget).map_err(no_room_to_begin)?,
-            table: Table::new(regions, budget.clone()),
+            table: SlotTable::new(regions, budget.clone()),
             streams: Streams::new(streams, choice, budget.clone()).map_err(no_room_to_begin)?,
             codecs,
             decoders,
@@ -103,7 +103,7 @@ impl Zram {
             counters: Counters::default(),
             settings,
             compressed_writeback: Live::new(config.compressed_writeback),
-            writeback_limit: Limit::new(config.writeback_limit),
+            writeback_limit: WritebackLimit::new(config.writeback_limit),
             backing: Attached::default(),
             pressure: Arc::new(Pressure::none()),
             decisions: Decisions::new(env.clone()),

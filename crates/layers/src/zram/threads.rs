@@ -26,7 +26,7 @@ use super::page::PAGE;
 use super::pool::cell::{Scratch, SlotIndex};
 use super::pool::pages::Pages;
 use super::slots::mark::Slot;
-use super::slots::picked::When;
+use super::slots::picked::PublishIf;
 use super::{Config, Zram};
 
 mod attaching;
@@ -262,7 +262,7 @@ fn pick(zram: &Zram, moves: bool) {
     if moves {
         let fresh = core.pool.allocate(&core.pages, bytes.len(), SlotIndex(0)).expect("there is room");
         let moved = pick.moved_to(core.pool.fill(&core.pages, fresh, bytes));
-        pick.publish(moved, When::Always, |mark| mark);
+        pick.publish(moved, PublishIf::Always, |mark| mark);
     }
 }
 

@@ -10,7 +10,7 @@ use spillway_core::{Answer, Kind, Reply, Request, Submission, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use super::codec::encoder::Encoder;
-use super::codec::streams::Taken;
+use super::codec::streams::StreamGuard;
 use super::device::{Core, Count};
 use super::page::{PAGE, slots};
 use super::pool::cell::{Cell, SlotIndex};
@@ -104,7 +104,7 @@ impl Core {
         &'a self,
         first: u64,
         pages: &[u8],
-        mut stream: Option<Taken<'a>>,
+        mut stream: Option<StreamGuard<'a>>,
         slice: &mut Slice,
     ) -> (usize, Result<(), Refused>) {
         assert!(pages.len().is_multiple_of(PAGE), "{} bytes are written: whole pages only", pages.len());
@@ -131,7 +131,7 @@ impl Core {
         index: u64,
         page: &[u8],
         now: u32,
-        stream: &mut Option<Taken<'a>>,
+        stream: &mut Option<StreamGuard<'a>>,
         slice: &mut Slice,
     ) -> Result<bool, Kind> {
         if let Some(word) = repeated_word(page) {

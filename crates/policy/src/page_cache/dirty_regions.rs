@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use region::{RegionNumber, Stamp};
-use tree::{FAILED, LANDED, Node, Tree, WRITING};
+use tree::{FAILED, LANDED, RegionNode, RegionTree, WRITING};
 
 /// A batch, by the order of taking; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ pub enum RegionState {
 
 /// How a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum BatchEnd {
     /// The device below has all of it.
     Landed,
     /// The device below refused some of it.
@@ -51,7 +51,7 @@ struct Writing {
 #[derive(Clone, Debug, Default)]
 pub struct DirtyRegions {
     /// With the stamp of the first of what is not below yet.
-    regions: Tree,
+    regions: RegionTree,
     /// Those of them that batches have.
     writing: BTreeMap<RegionNumber, Writing>,
     blocks: u64,
@@ -60,10 +60,10 @@ pub struct DirtyRegions {
 
 impl DirtyRegions {
     /// Bytes that are taken for each region, at most; a batch under way takes a place beside that.
-    pub const BYTES_A_REGION: u64 = Tree::BYTES_EACH;
+    pub const BYTES_A_REGION: u64 = RegionTree::BYTES_EACH;
 
     /// Bytes that are taken for regions that there are not, at most.
-    pub const BYTES_SPARE: u64 = Tree::BYTES_SPARE;
+    pub const BYTES_SPARE: u64 = RegionTree::BYTES_SPARE;
 
     /// `blocks` of `region` have become dirty at `stamp`.
     pub fn dirtied(&mut self, region: RegionNumber, blocks: u64, stamp: Stamp) {
@@ -123,14 +123,14 @@ impl DirtyRegions {
     }
 
     /// The batch that has `region` ends; where it has not landed, so many of its blocks are dirty again that were not dirtied meanwhile.
-    pub fn ended(&mut self, region: RegionNumber, end: End, blocks: u64) {
-        assert!(end != End::Landed || blocks == 0, "what has landed is not dirty again");
+    pub fn ended(&mut self, region: RegionNumber, end: BatchEnd, blocks: u64) {
+        assert!(end != BatchEnd::Landed || blocks == 0, "what has landed is not dirty again");
         let Writing { number, again } = self.writing.remove(&region).expect("a batch ends once");
         let node = self.regions.get_mut(region).expect("a region that is written back is known");
         node.set(WRITING, false);
         if number > BatchNumber::default() {
-            node.set(LANDED, end == End::Landed);
-            node.set(FAILED, end == End::Failed);
+            node.set(LANDED, end == BatchEnd::Landed);
+            node.set(FAILED, end == BatchEnd::Failed);
         }
         add(node, blocks);
         self.blocks += blocks;
@@ -138,7 +138,7 @@ impl DirtyRegions {
             return self.regions.remove(region);
         }
         // What has not landed is as old as it was.
-        if end == End::Landed {
+        if end == BatchEnd::Landed {
             let stamp = again.expect("what is dirty became so after the batch was taken");
             self.regions.set_stamp(region, stamp);
         }
@@ -213,12 +213,12 @@ fn writing(all: &mut BTreeMap<RegionNumber, Writing>, region: RegionNumber) -> &
     all.get_mut(&region).expect("a batch has it")
 }
 
-fn add(node: &mut Node, blocks: u64) {
+fn add(node: &mut RegionNode, blocks: u64) {
     let sum = u64::from(node.blocks) + blocks;
     node.blocks = u32::try_from(sum).expect("a region has less than 2^32 blocks");
 }
 
-fn subtract(node: &mut Node, blocks: u64) {
+fn subtract(node: &mut RegionNode, blocks: u64) {
     let left = u64::from(node.blocks).checked_sub(blocks);
     node.blocks = left.expect("no more than is dirty") as u32;
 }

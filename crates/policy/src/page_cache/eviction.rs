@@ -7,7 +7,7 @@
 
 mod queues;
 
-use queues::{Queue, Queues};
+use queues::{QueueNumber, Queues};
 
 use crate::chunked::CHUNK;
 
@@ -49,8 +49,8 @@ pub struct S3Fifo {
     activated: u64,
 }
 
-const SMALL: Queue = 0;
-const MAIN: Queue = 1;
+const SMALL: QueueNumber = 0;
+const MAIN: QueueNumber = 1;
 
 impl S3Fifo {
     /// For a cache of about so many folios.
@@ -70,7 +70,7 @@ impl S3Fifo {
     pub const BYTES_SPARE: u64 = CHUNK as u64 * queues::BYTES_A_SLOT;
 
     /// The queue from which one leaves next: the small one while it is long, but not where no more of it are to be looked at.
-    fn source(&self, looks: [u32; 2]) -> Option<Queue> {
+    fn source(&self, looks: [u32; 2]) -> Option<QueueNumber> {
         let [small, main] = [SMALL, MAIN].map(|queue| self.queues.units(queue));
         let long = small > (small + main) / SMALL_PART;
         let [small, main] = [SMALL, MAIN].map(|queue| self.queues.len(queue));
@@ -83,7 +83,7 @@ impl S3Fifo {
     }
 
     /// What becomes of the oldest of `queue`: where it goes, or `None` if it leaves.
-    fn judge(&self, queue: Queue, slot: u32, residents: &impl Residents) -> Option<Queue> {
+    fn judge(&self, queue: QueueNumber, slot: u32, residents: &impl Residents) -> Option<QueueNumber> {
         let mark = residents.mark(slot);
         if queue == SMALL && mark > 1 {
             residents.set_mark(slot, 0);

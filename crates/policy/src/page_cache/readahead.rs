@@ -6,9 +6,10 @@
 //!
 //! Only reads that miss have to be reported, and those that come to the begin of a window: that begin is marked by the caller.
 //!
-//! Few windows are under way at once ([`Limits::windows`]). One that finds no place is not opened: its stream stays as it was and is due,
-//! and those that are due come next when a window has ended, the one that waits longest first. So no more waits than there are streams that
-//! are followed, however many readers come and go. Before a piece of a window is read, ask whether it is still [wanted](Readahead::wants).
+//! Few windows are under way at once ([`ReadaheadLimits::windows`]). One that finds no place is not opened: its stream stays as it was and
+//! is due, and those that are due come next when a window has ended, the one that waits longest first. So no more waits than there are
+//! streams that are followed, however many readers come and go. Before a piece of a window is read, ask whether it is still
+//! [wanted](Readahead::wants).
 //!
 //! The kernel's counterpart, `mm/readahead.c`, follows one sequential stream for each open file.
 
@@ -32,7 +33,7 @@ const STEP_MAX: i64 = 1 << 30;
 
 /// What may be read ahead, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ReadaheadLimits {
     /// Size of the device.
     pub size: u64,
     /// Largest window; 0 switches it off.
@@ -142,7 +143,7 @@ impl Stream {
     }
 
     /// The next window, if the reader has come to the last one.
-    fn open_window(&mut self, len: u64, limits: &Limits) -> Option<Ahead> {
+    fn open_window(&mut self, len: u64, limits: &ReadaheadLimits) -> Option<Ahead> {
         if (self.ahead - self.next).abs() > self.window {
             return None;
         }
@@ -183,7 +184,7 @@ impl Stream {
 }
 
 /// A window of `bytes` from `first` on.
-fn following(first: u64, bytes: u64, limits: &Limits) -> Option<Ahead> {
+fn following(first: u64, bytes: u64, limits: &ReadaheadLimits) -> Option<Ahead> {
     let end = limits.size.min(first + bytes);
     let whole = end / limits.unit * limits.unit;
     let end = if whole > first && end < limits.size { whole } else { end };
@@ -192,7 +193,7 @@ fn following(first: u64, bytes: u64, limits: &Limits) -> Option<Ahead> {
 }
 
 /// A window of pieces that take `bytes` of memory together.
-fn spread(first: i64, step: i64, len: u64, bytes: u64, limits: &Limits) -> Option<Ahead> {
+fn spread(first: i64, step: i64, len: u64, bytes: u64, limits: &ReadaheadLimits) -> Option<Ahead> {
     let last = limits.size.checked_sub(len)? as i64;
     let room = if step > 0 { last - first } else { first };
     let fits = |first: &i64| (0..=last).contains(first) && room >= 0;
@@ -215,7 +216,7 @@ pub struct Readahead {
 
 impl Readahead {
     /// A read has missed, or come to the begin of a window: [`Readahead::open`] tells what is to be read ahead now.
-    pub fn read(&mut self, read: Range<u64>, limits: &Limits) {
+    pub fn read(&mut self, read: Range<u64>, limits: &ReadaheadLimits) {
         let (len, tick) = (read.end - read.start, self.tick);
         if let Some(stream) = self.follow(&read, limits) {
             stream.due = Some(Due { since: stream.due.map_or(tick, |due| due.since), len });
@@ -224,7 +225,7 @@ impl Readahead {
 
     /// A window that is to be read now; none where none is due, or as many are under way as may be. It is under way until
     /// [`Readahead::ended`] is called for it.
-    pub fn open(&mut self, limits: &Limits) -> Option<Ahead> {
+    pub fn open(&mut self, limits: &ReadaheadLimits) -> Option<Ahead> {
         while self.under_way < limits.windows {
             let due = self.streams.iter_mut().filter_map(|stream| stream.due.map(|due| (due, stream)));
             let (due, stream) = due.min_by_key(|(due, _)| due.since)?;
@@ -256,7 +257,7 @@ impl Readahead {
 
     /// Up to where what goes on with this access is expected, a sequential stream's two windows at most; its own end where it is of none.
     /// Only accesses that come to the end of what was said before have to be reported. Nothing is under way for that.
-    pub fn until(&mut self, access: Range<u64>, limits: &Limits) -> u64 {
+    pub fn until(&mut self, access: Range<u64>, limits: &ReadaheadLimits) -> u64 {
         let (end, len) = (access.end, access.end - access.start);
         if let Some(stream) = self.follow(&access, limits) {
             stream.open_window(len, limits);
@@ -266,7 +267,7 @@ impl Readahead {
     }
 
     /// The stream that goes on with `read`, or that it proves.
-    fn follow(&mut self, read: &Range<u64>, limits: &Limits) -> Option<&mut Stream> {
+    fn follow(&mut self, read: &Range<u64>, limits: &ReadaheadLimits) -> Option<&mut Stream> {
         assert!(read.start < read.end && read.end <= limits.size, "{read:?} of {}", limits.size);
         if limits.window_max == 0 {
             return None;

@@ -40,7 +40,7 @@ impl Zone {
 
 /// How a zone is asked for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
+pub enum ZoneAttempt {
     /// It is below its share: give what it has to spare.
     Spare,
     /// No zone below its share has any to spare, and this is one of them: reclaim some.
@@ -54,10 +54,10 @@ pub enum Attempt {
 pub fn place<T>(
     percent: u64,
     zones: &[Zone],
-    mut take: impl FnMut(usize, Attempt) -> Option<T>,
+    mut take: impl FnMut(usize, ZoneAttempt) -> Option<T>,
 ) -> Option<T> {
-    [Attempt::Spare, Attempt::Reclaim, Attempt::Fallback].into_iter().find_map(|attempt| {
-        let any = attempt == Attempt::Fallback;
+    [ZoneAttempt::Spare, ZoneAttempt::Reclaim, ZoneAttempt::Fallback].into_iter().find_map(|attempt| {
+        let any = attempt == ZoneAttempt::Fallback;
         let mut asked = (0..zones.len()).filter(|zone| any || zones[*zone].is_below(percent));
         asked.find_map(|zone| take(zone, attempt))
     })
@@ -100,7 +100,7 @@ mod tests {
     }
 
     /// The zones that are asked, in order, where none has memory.
-    fn asked(percent: u64, zones: &[Zone]) -> Vec<(usize, Attempt)> {
+    fn asked(percent: u64, zones: &[Zone]) -> Vec<(usize, ZoneAttempt)> {
         let mut asked = Vec::new();
         let found = place(percent, zones, |zone, attempt| {
             asked.push((zone, attempt));
@@ -110,8 +110,8 @@ mod tests {
         asked
     }
 
-    const FALLBACK: [(usize, Attempt); 3] =
-        [(0, Attempt::Fallback), (1, Attempt::Fallback), (2, Attempt::Fallback)];
+    const FALLBACK: [(usize, ZoneAttempt); 3] =
+        [(0, ZoneAttempt::Fallback), (1, ZoneAttempt::Fallback), (2, ZoneAttempt::Fallback)];
 
     #[test]
     fn what_is_kept_back_is_not_dirtyable_and_what_is_in_use_is() {
@@ -137,8 +137,8 @@ mod tests {
                 let asked = below.iter().filter(|(_, attempt)| *attempt == wanted);
                 asked.map(|(zone, _)| *zone).collect::<Vec<_>>()
             };
-            assert_eq!(of(Attempt::Spare), of(Attempt::Reclaim), "the same zones reclaim");
-            of(Attempt::Spare)
+            assert_eq!(of(ZoneAttempt::Spare), of(ZoneAttempt::Reclaim), "the same zones reclaim");
+            of(ZoneAttempt::Spare)
         };
         assert_eq!(first([51_609, 0, 0]), [0, 1, 2]);
         assert_eq!(first([51_610, 0, 0]), [1, 2]);
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn where_all_may_be_unsaved_a_zone_may_be_dirty_altogether() {
         let asked = asked(100, &machine([129_024, 0, 0]));
-        assert_eq!(asked[..3], FALLBACK.map(|(zone, _)| (zone, Attempt::Spare)));
+        assert_eq!(asked[..3], FALLBACK.map(|(zone, _)| (zone, ZoneAttempt::Spare)));
         assert_eq!(asked[6..], FALLBACK);
     }
 

@@ -21,7 +21,7 @@ pub struct Lap {
 
 /// What the end of a lap says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum LapEnd {
     /// Another lap has begun, which may find more.
     Again,
     /// There is nothing to take, but for versions that cannot leave yet where some were skipped.
@@ -72,12 +72,12 @@ impl Lap {
     }
 
     /// The end of the origin was reached, where epochs below `before` are asked for and those below `committed` are committed.
-    pub fn end(&mut self, committed: u64, before: u64) -> End {
+    pub fn end(&mut self, committed: u64, before: u64) -> LapEnd {
         assert!(committed >= self.before, "a lap over {} ends where {committed} is committed", self.before);
         // A lap that began after the last commit, with this limit, and found nothing.
         let covers = self.before.min(self.asked_before) >= committed.min(before);
         let nothing = self.idle && covers;
-        let end = if nothing { End::Nothing { skipped: self.skipped } } else { End::Again };
+        let end = if nothing { LapEnd::Nothing { skipped: self.skipped } } else { LapEnd::Again };
         *self = Self { laps: self.laps + 1, ..Self::new(committed) };
         end
     }
@@ -97,7 +97,7 @@ mod tests {
 
     impl World {
         /// One look of two blocks, as an index makes them; the epoch taken, or the end of a lap.
-        fn look(&mut self, before: u64) -> Result<u64, Option<End>> {
+        fn look(&mut self, before: u64) -> Result<u64, Option<LapEnd>> {
             let limit = self.lap.limit(before).min(self.committed);
             let from = self.lap.at() as usize;
             if from >= self.epochs.len() {
@@ -118,12 +118,12 @@ mod tests {
     fn it_ends_only_after_a_whole_lap_that_began_after_the_last_commit() {
         let mut lap = Lap::new(3);
         lap.pass(10, false);
-        assert_eq!(lap.end(4, u64::MAX), End::Again, "a commit came during the lap");
+        assert_eq!(lap.end(4, u64::MAX), LapEnd::Again, "a commit came during the lap");
         lap.take(5, true);
-        assert_eq!(lap.end(4, u64::MAX), End::Again, "something was taken");
+        assert_eq!(lap.end(4, u64::MAX), LapEnd::Again, "something was taken");
         lap.pass(9, true);
-        assert_eq!((lap.end(4, u64::MAX), lap.laps()), (End::Nothing { skipped: true }, 3));
-        assert_eq!(lap.end(4, u64::MAX), End::Nothing { skipped: false });
+        assert_eq!((lap.end(4, u64::MAX), lap.laps()), (LapEnd::Nothing { skipped: true }, 3));
+        assert_eq!(lap.end(4, u64::MAX), LapEnd::Nothing { skipped: false });
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
                 world.committed = (world.committed + commits).min(6);
                 let _ = world.look(before);
                 let mut looks = 0;
-                while world.look(before) != Err(Some(End::Nothing { skipped: false })) {
+                while world.look(before) != Err(Some(LapEnd::Nothing { skipped: false })) {
                     looks += 1;
                     prop_assert!(looks < 8 * world.epochs.len() + 20, "laps without end");
                 }

@@ -23,7 +23,7 @@ pub fn free_at(blocks: u64, percent: u64) -> u64 {
 
 /// How full a cache is, and what asks for blocks of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct CacheLoad {
     /// Blocks.
     pub blocks: u64,
     /// Blocks that hold something to be written back.
@@ -38,7 +38,7 @@ pub struct Load {
     pub expired: Option<u64>,
 }
 
-impl Load {
+impl CacheLoad {
     /// Whether write-back is to begin, with the high watermark at so many percent.
     pub fn is_high(&self, percent: u64) -> bool {
         self.used > 0 && (self.cleaning || self.free_soon <= free_at(self.blocks, percent))
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!((free_at(7, 100), free_at(7, 0), free_at(u64::MAX, 0)), (0, 7, u64::MAX));
     }
 
-    fn load(used: u64, free_soon: u64) -> Load {
-        Load { blocks: 10, used, free_soon, waiting: false, cleaning: false, expired: None }
+    fn load(used: u64, free_soon: u64) -> CacheLoad {
+        CacheLoad { blocks: 10, used, free_soon, waiting: false, cleaning: false, expired: None }
     }
 
     /// Every cache of ten blocks: between the watermarks it goes on, and does not begin.
@@ -97,12 +97,16 @@ mod tests {
 
     #[test]
     fn who_asks_most_decides() {
-        let aged = Load { expired: Some(3), ..load(2, 8) };
+        let aged = CacheLoad { expired: Some(3), ..load(2, 8) };
         assert_eq!(aged.goal(45), Goal::Aged(3));
-        assert_eq!(Load { waiting: true, ..aged }.goal(45), Goal::Aged(3), "a block is about to be free");
-        assert_eq!(Load { waiting: true, ..load(9, 0) }.goal(45), Goal::All);
-        assert_eq!(Load { cleaning: true, ..aged }.goal(45), Goal::ToLow);
-        assert_eq!(Load { cleaning: true, used: 0, ..aged }.goal(45), Goal::Rest);
-        assert!(!Load { cleaning: true, ..load(0, 0) }.is_high(50), "there is nothing to write back");
+        assert_eq!(
+            CacheLoad { waiting: true, ..aged }.goal(45),
+            Goal::Aged(3),
+            "a block is about to be free"
+        );
+        assert_eq!(CacheLoad { waiting: true, ..load(9, 0) }.goal(45), Goal::All);
+        assert_eq!(CacheLoad { cleaning: true, ..aged }.goal(45), Goal::ToLow);
+        assert_eq!(CacheLoad { cleaning: true, used: 0, ..aged }.goal(45), Goal::Rest);
+        assert!(!CacheLoad { cleaning: true, ..load(0, 0) }.is_high(50), "there is nothing to write back");
     }
 }

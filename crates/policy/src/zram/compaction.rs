@@ -7,7 +7,7 @@
 
 /// What a compactor knows of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct PoolLoad {
     /// Bytes of the objects.
     pub object_bytes: u64,
     /// Bytes taken from the system for them, table and bookkeeping included.
@@ -37,7 +37,7 @@ pub const MERGE_ABOVE_PERMILLE: u64 = 70;
 pub const SPARE_BYTES: u64 = 256 << 10;
 
 /// Decides from `load`.
-pub fn next_compaction(load: Load) -> Compaction {
+pub fn next_compaction(load: PoolLoad) -> Compaction {
     let overhead = load.taken_bytes.saturating_sub(load.object_bytes);
     let above =
         |permille: u64| u128::from(overhead) * 1000 > u128::from(load.object_bytes) * u128::from(permille);
@@ -72,15 +72,16 @@ mod tests {
     use super::*;
 
     fn next(object: u64, taken: u64, busy: bool) -> Compaction {
-        next_compaction(Load { object_bytes: object << 20, taken_bytes: taken << 20, busy })
+        next_compaction(PoolLoad { object_bytes: object << 20, taken_bytes: taken << 20, busy })
     }
 
     #[test]
     fn what_may_be_taken_in_use_is_what_is_left_alone() {
         for object_bytes in [0, 1 << 20, 4 << 20, 5 << 30] {
             let taken_bytes = taken_in_use(object_bytes);
-            let next =
-                |more| next_compaction(Load { object_bytes, taken_bytes: taken_bytes + more, busy: true });
+            let next = |more| {
+                next_compaction(PoolLoad { object_bytes, taken_bytes: taken_bytes + more, busy: true })
+            };
             assert_eq!((next(0), next(2)), (Compaction::Rest, Compaction::Merge), "{object_bytes}");
         }
     }

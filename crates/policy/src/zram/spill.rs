@@ -20,7 +20,7 @@ pub const LEAST_BYTES: u64 = 64 << 10;
 
 /// What the hand finds in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct PageState {
     /// Accessed since the hand last passed.
     pub referenced: bool,
     /// Marked as not accessed for long.
@@ -41,7 +41,7 @@ pub enum Verdict {
 }
 
 /// What becomes of a page.
-pub fn verdict(page: Page) -> Verdict {
+pub fn verdict(page: PageState) -> Verdict {
     let cold = page.idle || !page.referenced || page.huge && page.age >= HUGE_AGE;
     if cold { Verdict::Leave } else { Verdict::Stay }
 }
@@ -94,16 +94,16 @@ pub fn leaves(percent: u64, before: bool, high: u64, low: u64) -> bool {
 mod tests {
     use super::*;
 
-    const WARM: Page = Page { referenced: true, idle: false, huge: false, age: 100 };
+    const WARM: PageState = PageState { referenced: true, idle: false, huge: false, age: 100 };
 
     #[test]
     fn a_page_stays_if_it_was_accessed_and_earns_it() {
         assert_eq!(verdict(WARM), Verdict::Stay);
-        assert_eq!(verdict(Page { huge: true, age: 0, ..WARM }), Verdict::Stay);
+        assert_eq!(verdict(PageState { huge: true, age: 0, ..WARM }), Verdict::Stay);
         for cold in [
-            Page { referenced: false, ..WARM },
-            Page { idle: true, ..WARM },
-            Page { huge: true, age: HUGE_AGE, ..WARM },
+            PageState { referenced: false, ..WARM },
+            PageState { idle: true, ..WARM },
+            PageState { huge: true, age: HUGE_AGE, ..WARM },
         ] {
             assert_eq!(verdict(cold), Verdict::Leave, "{cold:?}");
         }

@@ -50,7 +50,7 @@ use spillway_core::{
 };
 
 use cache::Cache;
-use state::State;
+use state::DiskState;
 
 pub use answers::Answers;
 pub use cache::Tear;
@@ -62,7 +62,7 @@ pub use state::Plan;
 /// A disk that has power.
 pub struct Disk {
     name: &'static str,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
     env: Arc<dyn Env>,
     geometry: Geometry,
 }
@@ -76,7 +76,7 @@ impl Disk {
             volatile: false,
             ..Geometry::in_memory(medium.bytes())
         };
-        let state = State {
+        let state = DiskState {
             cache: Cache::new(medium),
             plan,
             random: Random(seed),
@@ -213,7 +213,7 @@ impl Disk {
     }
 
     /// Ends a call: `work` is done in one step; its answer may be late. Never returns without power.
-    async fn end<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    async fn end<T>(&self, work: impl FnOnce(&mut DiskState) -> T) -> T {
         let (value, late) = {
             let mut state = self.state.lock();
             // Work that is not done is dropped later: it may lock the state itself.
@@ -323,12 +323,12 @@ impl Disk {
 
 /// A write that has begun. Dropped before it lands, it becomes a ghost.
 struct Flight {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DiskState>>,
     number: Option<u64>,
 }
 
 impl Flight {
-    fn board(state: &Arc<Mutex<State>>, at: u64, bytes: &[u8]) -> Self {
+    fn board(state: &Arc<Mutex<DiskState>>, at: u64, bytes: &[u8]) -> Self {
         let mut locked = state.lock();
         locked.changed.push((at / SECTOR, bytes.len() as u64 / SECTOR));
         let number = Some(locked.cache.take_off(at, bytes));
@@ -336,7 +336,7 @@ impl Flight {
         Self { state: state.clone(), number }
     }
 
-    fn land(mut self, state: &mut State) {
+    fn land(mut self, state: &mut DiskState) {
         state.cache.land(self.number.take().expect("landed once"));
     }
 }

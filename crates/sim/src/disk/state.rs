@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-pub(super) struct State {
+pub(super) struct DiskState {
     pub(super) cache: Cache,
     pub(super) plan: Plan,
     pub(super) random: Random,
@@ -67,7 +67,7 @@ pub(super) struct State {
     pub(super) head: u64,
 }
 
-impl State {
+impl DiskState {
     /// Passes a boundary; false once the power is gone.
     pub(super) fn pass(&mut self) -> bool {
         if self.plan.cut_at == Some(self.boundaries) {

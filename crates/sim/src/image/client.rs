@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::env::within;
-use spillway_core::storage::{Connection, Moved};
+use spillway_core::storage::{ConnectionStatus, Moved};
 use spillway_core::sync::{
     AtomicBool, AtomicUsize, Changes, GroupFlush, HeldRange, Mutex, Ordering, RangeSet,
 };
@@ -235,9 +235,12 @@ impl Storage for Client {
         true
     }
 
-    fn connection(&self) -> Connection {
+    fn connection(&self) -> ConnectionStatus {
         let fenced = self.0.fence.load(Ordering::SeqCst);
-        Connection { state: Connection::STATES[if fenced { 4 } else { 1 }], ..Connection::default() }
+        ConnectionStatus {
+            state: ConnectionStatus::STATES[if fenced { 4 } else { 1 }],
+            ..ConnectionStatus::default()
+        }
     }
 
     fn fence(&self) -> Option<Arc<AtomicBool>> {

@@ -1,6 +1,6 @@
 //! What happens to the model, and what it answers.
 
-use crate::payload::Value;
+use crate::payload::SectorValue;
 
 /// Names an operation that has begun.
 pub type Number = u64;
@@ -9,7 +9,7 @@ pub type Number = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It holds this value.
-    To(Value),
+    To(SectorValue),
     /// It holds zeroes.
     Zeroed {
         /// It keeps its room.

@@ -8,7 +8,7 @@ use spillway_core::SECTOR;
 
 use super::sector::Version;
 use super::{Loss, Model, Violation};
-use crate::payload::{self, Value};
+use crate::payload::{self, SectorValue};
 
 impl Model {
     /// All that was written has arrived where no crash takes it from.
@@ -51,12 +51,12 @@ impl Model {
         self.values.extend(own.values);
     }
 
-    fn values_of(&self, sector: u64) -> Vec<Value> {
+    fn values_of(&self, sector: u64) -> Vec<SectorValue> {
         self.allowed(sector).values
     }
 
     /// Any of `values` may be in `sector`, since before anything that is to come.
-    fn add_old(&mut self, sector: u64, values: &[Value]) {
+    fn add_old(&mut self, sector: u64, values: &[SectorValue]) {
         let time = self.tick();
         for &value in values {
             let old = Version {

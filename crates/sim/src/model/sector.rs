@@ -1,11 +1,11 @@
 //! What one sector may hold: the versions that a read may return, and those that a crash may leave.
 
 use super::event::{Loss, Number};
-use crate::payload::Value;
+use crate::payload::SectorValue;
 
 #[derive(Clone, Debug)]
 pub(super) struct Version {
-    pub(super) value: Value,
+    pub(super) value: SectorValue,
     pub(super) begin: u64,
     /// `None` in flight.
     pub(super) end: Option<u64>,
@@ -51,7 +51,7 @@ pub(super) struct Sector {
 }
 
 impl Sector {
-    pub(super) fn new(value: Value, hole: Option<bool>) -> Self {
+    pub(super) fn new(value: SectorValue, hole: Option<bool>) -> Self {
         let (loose, wrong, excused) = (false, false, false);
         let (sure, done) = (true, true);
         let first =
@@ -88,7 +88,7 @@ impl Sector {
     }
 
     /// What was acknowledged last, where nothing else may show.
-    pub(super) fn acknowledged(&self) -> Option<Value> {
+    pub(super) fn acknowledged(&self) -> Option<SectorValue> {
         match &self.now[..] {
             [only] if only.sure && only.end.is_some() && !only.loose && !only.wrong => Some(only.value),
             _ => None,
@@ -125,7 +125,7 @@ impl Sector {
 /// What a read may return.
 #[derive(Clone, Default)]
 pub(super) struct Allowed {
-    pub(super) values: Vec<Value>,
+    pub(super) values: Vec<SectorValue>,
     pub(super) holes: Vec<Option<bool>>,
     pub(super) anything: bool,
 }
@@ -146,7 +146,7 @@ pub(super) fn flushed(sector: &mut Sector, begin: u64) {
 
 /// A read that began at `begin` has shown `value`. That says nothing while writes are in flight, and after those that ended
 /// meanwhile.
-pub(super) fn settle(sector: &mut Sector, begin: u64, value: Value) {
+pub(super) fn settle(sector: &mut Sector, begin: u64, value: SectorValue) {
     let stable = sector.now.iter().all(|version| version.ended_before(begin) && !version.loose);
     if !stable {
         return;

@@ -4,7 +4,7 @@ use spillway_core::SECTOR;
 
 use super::{Loss, Model, Violation};
 use crate::model::sector::{Sector, Version};
-use crate::payload::{Value, ZERO};
+use crate::payload::{SectorValue, ZERO};
 
 impl Model {
     /// Sectors of the device.
@@ -48,7 +48,7 @@ impl Model {
     }
 
     /// Counts a sector that holds `found` where nothing but an ignored flush allows it.
-    pub(super) fn excuse(&mut self, sector: u64, found: Option<Value>) {
+    pub(super) fn excuse(&mut self, sector: u64, found: Option<SectorValue>) {
         let Some((value, sector)) = found.zip(self.touched.get(&sector)) else { return };
         let mut these = sector.now.iter().filter(|version| version.value == value).peekable();
         self.excused += u64::from(these.peek().is_some() && these.all(|version| version.excused));
@@ -63,9 +63,9 @@ impl Model {
             self.touch(sector);
         }
         for sector in self.touched.values_mut() {
-            let known: Vec<Value> = sector.crash.iter().map(|version| version.value).collect();
+            let known: Vec<SectorValue> = sector.crash.iter().map(|version| version.value).collect();
             let others = self.values.iter().filter(|value| !known.contains(value));
-            let old = |&value: &Value| Version {
+            let old = |&value: &SectorValue| Version {
                 value,
                 begin: 0,
                 end: Some(time),

@@ -38,7 +38,7 @@ struct Unread {
 }
 
 /// What both ends share.
-pub(super) struct Queue {
+pub(super) struct MessageQueue {
     /// The oldest first.
     unread: RefCell<VecDeque<Unread>>,
     /// Which reader has what is to be answered, by its number.
@@ -60,7 +60,7 @@ pub(super) fn number_of(message: &[u8]) -> u64 {
     u64::from_ne_bytes(number.try_into().expect("of eight bytes"))
 }
 
-impl Queue {
+impl MessageQueue {
     pub(super) fn new(readers: usize, seed: u64) -> Self {
         Self {
             unread: RefCell::default(),

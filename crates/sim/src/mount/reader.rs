@@ -8,7 +8,7 @@ use spillway_core::buffer::ALIGNMENT;
 use spillway_core::exchange::Exchange;
 use spillway_core::{Budget, Env, IoBuf, LocalFuture, Workspace, work};
 
-use super::queue::{Format, Pace, Queue};
+use super::queue::{Format, MessageQueue, Pace};
 use crate::world::World;
 
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
@@ -16,12 +16,12 @@ const MESSAGES_EACH: usize = 2;
 
 /// Buffers that messages are read into, for all readers.
 #[derive(Clone)]
-pub(super) struct Buffers {
+pub(super) struct MessageBuffers {
     workspace: Workspace,
     format: Format,
 }
 
-impl Buffers {
+impl MessageBuffers {
     pub(super) fn new(format: Format, readers: usize) -> Self {
         let bytes = readers * MESSAGES_EACH * Self::len(format);
         let workspace = Workspace::new("messages of the mount", &Budget::new(Budget::UNLIMITED), bytes);
@@ -44,12 +44,12 @@ impl Buffers {
 }
 
 /// One reader.
-pub(super) struct Reader {
+pub(super) struct FuseReader {
     index: usize,
     exchange: Box<dyn Exchange>,
-    queue: Rc<Queue>,
+    queue: Rc<MessageQueue>,
     world: Arc<World>,
-    buffers: Buffers,
+    buffers: MessageBuffers,
     /// For the next message. Absent while the exchange has it, and takes nothing.
     buf: Option<IoBuf>,
     pace: Pace,
@@ -57,13 +57,13 @@ pub(super) struct Reader {
     late: Option<LocalFuture<()>>,
 }
 
-impl Reader {
+impl FuseReader {
     pub(super) fn new(
         index: usize,
         exchange: Box<dyn Exchange>,
-        queue: Rc<Queue>,
+        queue: Rc<MessageQueue>,
         world: Arc<World>,
-        buffers: Buffers,
+        buffers: MessageBuffers,
         pace: Pace,
     ) -> Self {
         let buf = buffers.try_take();

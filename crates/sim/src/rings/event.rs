@@ -5,12 +5,12 @@ use std::task::{Poll, Waker};
 
 /// An event descriptor, for one task that waits.
 #[derive(Default)]
-pub struct Event {
+pub struct EventDescriptor {
     told: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-impl Event {
+impl EventDescriptor {
     /// Tells who waits.
     pub fn tell(&self) {
         self.told.set(true);

@@ -11,7 +11,7 @@ use spillway_core::shared_memory::{self, Events, Queue};
 use spillway_core::sync::WaitList;
 use spillway_core::{Env, LocalFuture, Phase, work};
 
-use super::event::Event;
+use super::event::EventDescriptor;
 use crate::mount::Pace;
 use crate::world::World;
 
@@ -61,8 +61,8 @@ impl Running {
 
 /// The events of the queue.
 struct Told {
-    kick: Rc<Event>,
-    call: Rc<Event>,
+    kick: Rc<EventDescriptor>,
+    call: Rc<EventDescriptor>,
 }
 
 impl Events for Told {
@@ -84,7 +84,7 @@ impl Events for Told {
 }
 
 /// The task of a queue.
-pub(super) struct Task {
+pub(super) struct QueueTask {
     queue: Box<dyn Queue>,
     told: Told,
     running: Rc<Running>,
@@ -95,10 +95,10 @@ pub(super) struct Task {
     late: Option<LocalFuture<()>>,
 }
 
-impl Task {
+impl QueueTask {
     pub(super) fn new(
         queue: Box<dyn Queue>,
-        (kick, call): (Rc<Event>, Rc<Event>),
+        (kick, call): (Rc<EventDescriptor>, Rc<EventDescriptor>),
         running: Rc<Running>,
         world: Arc<World>,
         pace: Pace,

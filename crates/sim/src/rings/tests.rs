@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use spillway_core::shared_memory::{EventOf, Host, Queue, SharedMemory};
+use spillway_core::shared_memory::{ConversationHost, EventOf, Queue, SharedMemory};
 use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use spillway_core::{Env, LocalFuture, Phase};
 
-use super::{Memory, Rings};
+use super::{MachineMemory, Rings};
 use crate::mount::Pace;
 use crate::world::World;
 
@@ -35,7 +35,7 @@ impl Shared {
 
 /// Takes a request in each round, and answers those that are not held back.
 struct Counting {
-    memory: Arc<Memory>,
+    memory: Arc<MachineMemory>,
     shared: Arc<Shared>,
     taken: u16,
     said: u16,
@@ -81,9 +81,9 @@ impl Drop for Counting {
 }
 
 /// A host with one queue, and what that shares.
-fn start(world: &Arc<World>, seed: u64) -> (Rings, Arc<Memory>, Arc<Shared>) {
+fn start(world: &Arc<World>, seed: u64) -> (Rings, Arc<MachineMemory>, Arc<Shared>) {
     let mut rings = Rings::new(world, Pace { turn: 17, delay: Duration::from_millis(1) }, seed);
-    let (memory, shared) = (Memory::new(4), Arc::<Shared>::default());
+    let (memory, shared) = (MachineMemory::new(4), Arc::<Shared>::default());
     let descriptor = rings.hand_over(&memory);
     assert_eq!(rings.map(descriptor, 0, 4).unwrap().len(), 4);
     rings.set_event(0, EventOf::Kick, None).unwrap();

@@ -7,16 +7,16 @@ use std::task::{Context, Poll};
 use spillway_core::session::{Intake, Session};
 use spillway_core::{Env, IoBuf, LocalFuture, work};
 
-use super::ends::{Ends, Outcome, Pipe, Shape, Side};
+use super::ends::{Ends, Pipe, SessionOutcome, Side, StreamShape};
 use crate::world::World;
 
 /// An end with a session.
-pub(super) struct End {
+pub(super) struct Endpoint {
     pub(super) side: Side,
     pub(super) session: Box<dyn Session>,
     pub(super) ends: Rc<Ends>,
     pub(super) world: Arc<World>,
-    pub(super) shape: Shape,
+    pub(super) shape: StreamShape,
     /// Received, and not yet taken by the session.
     pub(super) kept: Vec<u8>,
     /// A window of the session's that waits for a payload.
@@ -25,14 +25,14 @@ pub(super) struct End {
     pub(super) late: Option<LocalFuture<()>>,
 }
 
-impl End {
+impl Endpoint {
     /// That of `side`, with nothing received or lent.
     pub(super) fn new(
         side: Side,
         session: Box<dyn Session>,
         ends: &Rc<Ends>,
         world: &Arc<World>,
-        shape: Shape,
+        shape: StreamShape,
     ) -> Self {
         let (ends, world) = (ends.clone(), world.clone());
         Self { side, session, ends, world, shape, kept: Vec::new(), lent: None, late: None }
@@ -47,7 +47,7 @@ impl End {
     }
 
     /// Lets the session go on for a turn.
-    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<SessionOutcome> {
         self.ends.register(self.side, context.waker());
         if self.late.is_none() && self.ends.below(8) == 0 {
             self.late = Some(self.world.sleep(self.ends.lateness(self.shape.delay)));
@@ -64,12 +64,12 @@ impl End {
             self.session.poll(context);
             let sent = self.send();
             if self.session.finished() && self.session.output().is_empty() {
-                return Poll::Ready(Outcome::Finished);
+                return Poll::Ready(SessionOutcome::Finished);
             }
             // Asked after the poll, which may have found what the session waited for.
             let Some(fed) = self.feed() else {
                 self.session.hang_up();
-                return Poll::Ready(Outcome::HungUp);
+                return Poll::Ready(SessionOutcome::HungUp);
             };
             if work::spent() {
                 context.waker().wake_by_ref();

@@ -10,7 +10,7 @@ use spillway_core::sync::WaitList;
 
 /// What a stream is like.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct StreamShape {
     /// Bytes that it holds in each direction, at least one.
     pub room: usize,
     /// Units of work of a turn of the server.
@@ -21,7 +21,7 @@ pub struct Shape {
 
 /// How the server's end has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SessionOutcome {
     /// The session has finished, and everything that it had to say is sent or lost with its client.
     Finished,
     /// The client has closed first, and the session has hung up.
@@ -82,7 +82,7 @@ pub(super) struct Ends {
     /// Wake the task of an end that has a session.
     pub(super) server: RefCell<Option<Waker>>,
     pub(super) client: RefCell<Option<Waker>>,
-    pub(super) outcome: Cell<Option<Outcome>>,
+    pub(super) outcome: Cell<Option<SessionOutcome>>,
     /// Nothing arrives at an end that has a session, not even that the other has closed.
     pub(super) silent: Cell<bool>,
     pub(super) random: RefCell<Random>,

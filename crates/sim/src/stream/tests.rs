@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{Env, IoBuf};
 
-use super::{Cable, Outcome, Shape, Stream};
+use super::{Cable, SessionOutcome, Stream, StreamShape};
 use crate::world::World;
 
 /// Sends back what it receives, and ends at a full stop.
@@ -54,8 +54,8 @@ impl Session for Echo {
     }
 }
 
-fn shape() -> Shape {
-    Shape { room: 50, turn: 40, delay: Duration::from_millis(1) }
+fn shape() -> StreamShape {
+    StreamShape { room: 50, turn: 40, delay: Duration::from_millis(1) }
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn bytes_arrive_in_order_whatever_the_pieces_and_end_with_the_session() {
         let (sender, sent) = (stream.clone(), text.clone());
         world.spawn_here(Box::pin(async move { assert!(sender.send(&sent).await) }));
         let got: Rc<RefCell<Vec<u8>>> = Rc::default();
-        let outcome: Rc<Cell<Option<Outcome>>> = Rc::default();
+        let outcome: Rc<Cell<Option<SessionOutcome>>> = Rc::default();
         let (heard, ended) = (got.clone(), outcome.clone());
         world.spawn_here(Box::pin(async move {
             let mut bytes = Vec::new();
@@ -76,7 +76,7 @@ fn bytes_arrive_in_order_whatever_the_pieces_and_end_with_the_session() {
             ended.set(Some(stream.over().await));
         }));
         world.run_until(|| outcome.get().is_some());
-        assert_eq!((&*got.borrow(), outcome.get()), (&text, Some(Outcome::Finished)));
+        assert_eq!((&*got.borrow(), outcome.get()), (&text, Some(SessionOutcome::Finished)));
     }
 }
 
@@ -87,7 +87,7 @@ fn a_session_hangs_up_once_its_client_has_closed() {
         let gone: Rc<Cell<bool>> = Rc::default();
         let echo = Echo { gone: gone.clone(), ..Echo::default() };
         let stream = Stream::connect(&world, Box::new(echo), shape(), seed);
-        let outcome: Rc<Cell<Option<Outcome>>> = Rc::default();
+        let outcome: Rc<Cell<Option<SessionOutcome>>> = Rc::default();
         let ended = outcome.clone();
         world.spawn_here(Box::pin(async move {
             assert!(stream.send(b"some words").await);
@@ -96,7 +96,7 @@ fn a_session_hangs_up_once_its_client_has_closed() {
             ended.set(Some(stream.over().await));
         }));
         world.run_until(|| outcome.get().is_some());
-        assert!(gone.get() && outcome.get() == Some(Outcome::HungUp));
+        assert!(gone.get() && outcome.get() == Some(SessionOutcome::HungUp));
     }
 }
 
@@ -110,7 +110,7 @@ fn over_a_silent_cable_nothing_arrives_before_it_heals() {
         client.output.push(b"some words");
         let cable = Cable::connect(&world, Box::new(client), Box::new(server), shape(), seed);
         cable.set_silent(true);
-        let outcome: Rc<Cell<Option<Outcome>>> = Rc::default();
+        let outcome: Rc<Cell<Option<SessionOutcome>>> = Rc::default();
         let (ended, late, watched) = (outcome.clone(), Rc::new(Cell::new(false)), cable.clone());
         world.spawn_here(Box::pin(async move { ended.set(Some(watched.over().await)) }));
         let (told, sleep) = (late.clone(), world.sleep(Duration::from_secs(1)));
@@ -122,6 +122,6 @@ fn over_a_silent_cable_nothing_arrives_before_it_heals() {
         assert!(cable.is_closed() && !gone.get() && outcome.get().is_none());
         cable.set_silent(false);
         world.run_until(|| outcome.get().is_some());
-        assert!(gone.get() && outcome.get() == Some(Outcome::HungUp));
+        assert!(gone.get() && outcome.get() == Some(SessionOutcome::HungUp));
     }
 }

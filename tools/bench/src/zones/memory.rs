@@ -1,6 +1,6 @@
 //! The memory of the machine of 2011: three zones, their watermarks, and their lists of pages in the order of age.
 
-use spillway_policy::zones::{Attempt, Zone, place};
+use spillway_policy::zones::{Zone, ZoneAttempt, place};
 
 /// In the order of the allocator's preference: Normal, DMA32, DMA.
 pub(super) const NAMES: [&str; ZONES] = ["Normal", "DMA32", "DMA"];
@@ -136,10 +136,10 @@ impl Memory {
         let free = self.zones.each_ref().map(|zone| zone.free.len());
         let take = |zone: usize, attempt| {
             let mark = match attempt {
-                Attempt::Spare => low(zone),
+                ZoneAttempt::Spare => low(zone),
                 // Reclaim runs in the background.
-                Attempt::Reclaim => return None,
-                Attempt::Fallback => min(zone),
+                ZoneAttempt::Reclaim => return None,
+                ZoneAttempt::Fallback => min(zone),
             };
             (free[zone] > mark + LEFT_ALONE[zone]).then_some((zone, attempt))
         };
@@ -149,7 +149,7 @@ impl Memory {
         (slot.content, slot.state) = (content, State::Clean);
         (slot.referenced, slot.active, slot.wanted) = (false, false, false);
         self.push(zone, page);
-        Some((page, attempt == Attempt::Fallback))
+        Some((page, attempt == ZoneAttempt::Fallback))
     }
 
     /// Changes the state of a page.

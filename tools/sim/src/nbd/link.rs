@@ -6,7 +6,7 @@ use std::sync::Arc;
 use spillway_core::session::Session;
 use spillway_core::sync::{Semaphore, WaitList};
 use spillway_core::{IoBuf, Op, Reply, Request};
-use spillway_sim::stream::{Outcome, Shape, Stream};
+use spillway_sim::stream::{SessionOutcome, Stream, StreamShape};
 use spillway_sim::world::World;
 
 use super::{Connection, Style, hello};
@@ -28,7 +28,7 @@ impl Link {
         world: &Arc<World>,
         session: Box<dyn Session>,
         style: Style,
-        shape: Shape,
+        shape: StreamShape,
         seed: u64,
     ) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Link {
     }
 
     /// Waits until the session is gone.
-    pub(crate) async fn over(&self) -> Outcome {
+    pub(crate) async fn over(&self) -> SessionOutcome {
         self.stream.over().await
     }
 

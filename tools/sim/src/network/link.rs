@@ -11,7 +11,7 @@ use spillway_export::fuse::{self as mounts, FuseSession, Tree};
 use spillway_export::nbd::{Config, NbdSession};
 use spillway_export::{Export, Exports};
 use spillway_sim::mount::Pace;
-use spillway_sim::stream::Outcome;
+use spillway_sim::stream::SessionOutcome;
 use spillway_sim::world::World;
 
 use super::way::{Protocol, Way};
@@ -67,7 +67,7 @@ impl Link {
     /// Waits until its sessions are gone: none of its requests is carried out after that. Whether the server has ended it in order.
     pub(super) async fn over(&self) -> bool {
         match self {
-            Link::Nbd(link) => link.over().await == Outcome::Finished,
+            Link::Nbd(link) => link.over().await == SessionOutcome::Finished,
             Link::Fuse(link, tree) => {
                 link.over().await;
                 let open: Vec<_> = tree.volumes().iter().flat_map(|volume| volume.openers()).collect();

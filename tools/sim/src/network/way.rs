@@ -8,7 +8,7 @@ use spillway_core::random::Random;
 use spillway_core::{Aligned, BlockDevice, Budget, ByteRange, Error, SECTOR};
 use spillway_export::nbd::CONNECTION_BYTES;
 use spillway_export::vhost_user::QUEUE_BYTES;
-use spillway_sim::stream::Shape;
+use spillway_sim::stream::StreamShape;
 
 use crate::fuse::Habits;
 use crate::nbd::Style;
@@ -28,7 +28,7 @@ pub struct Way {
     pub(super) protocol: Protocol,
     pub(super) links: u64,
     pub(super) held_bytes_max: usize,
-    pub(super) shape: Shape,
+    pub(super) shape: StreamShape,
     /// Buffers have hardly room for two requests.
     short: bool,
     pub(super) seed: u64,
@@ -54,7 +54,7 @@ impl Way {
             links: one_of(&[1, 2, LINKS_MAX]),
             protocol: Protocol::Nbd { style, requests_max: one_of(&[1, 3, 1024]) as usize },
             held_bytes_max: one_of(&[6_000, 20 << 10, 8 << 20]) as usize,
-            shape: Shape { room, turn, delay },
+            shape: StreamShape { room, turn, delay },
             short: one_of(&[0, 0, 1]) == 1,
             seed: random.draw(),
         };

@@ -16,7 +16,7 @@ use spillway_core::{Env, IoBuf, Op, Phase, Reply, Request};
 use spillway_export::Export;
 use spillway_export::vhost_user::{Config, TransferLimits, VhostUserSession, protocol_feature, request};
 use spillway_sim::mount::Pace;
-use spillway_sim::rings::{Event, Memory, Rings};
+use spillway_sim::rings::{EventDescriptor, MachineMemory, Rings};
 use spillway_sim::world::World;
 
 use super::ring::Ring;
@@ -55,9 +55,9 @@ pub(crate) struct Link {
     config: Config,
     habits: Habits,
     pace: Pace,
-    memory: Arc<Memory>,
+    memory: Arc<MachineMemory>,
     /// What outlives a connection besides.
-    inflight: RefCell<Option<Arc<Memory>>>,
+    inflight: RefCell<Option<Arc<MachineMemory>>>,
     drivers: Vec<RefCell<Driver>>,
     rings: RefCell<Rings>,
     session: RefCell<Option<VhostUserSession>>,
@@ -91,7 +91,7 @@ impl Link {
             accept_empty: false,
             server: 1,
         };
-        let memory = Memory::new(habits.memory_len());
+        let memory = MachineMemory::new(habits.memory_len());
         let driver = |index| RefCell::new(Driver::new(&memory, habits, index));
         Rc::new(Self {
             world: world.clone(),
@@ -296,7 +296,7 @@ impl Link {
     }
 
     /// Takes answers whenever there is an interrupt, until the machine is off.
-    async fn handle(&self, index: usize, interrupts: &Rc<Event>) {
+    async fn handle(&self, index: usize, interrupts: &Rc<EventDescriptor>) {
         while !self.closed.get() {
             self.take_answers(index);
             interrupts.told().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::shared_memory::SharedMemory;
-use spillway_sim::rings::Memory;
+use spillway_sim::rings::MachineMemory;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -27,7 +27,7 @@ pub(super) struct Piece {
 
 /// The driver's side of a queue.
 pub(super) struct Ring {
-    memory: Arc<Memory>,
+    memory: Arc<MachineMemory>,
     at: u64,
     /// Entries.
     size: u16,
@@ -57,7 +57,7 @@ impl Ring {
         (Self::available_at(size) + 6 + 2 * size).next_multiple_of(4)
     }
 
-    pub(super) fn new(memory: Arc<Memory>, at: u64, slots: u16, event_index: bool) -> Self {
+    pub(super) fn new(memory: Arc<MachineMemory>, at: u64, slots: u16, event_index: bool) -> Self {
         Self { memory, at, size: Self::size(slots), event_index, available: 0, seen: 0 }
     }
 

@@ -23,7 +23,7 @@ const QUIET_PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const QUIET_PAUSE: Duration = Duration::from_millis(20);
 
 /// A block device that shows what a device of a server holds.
-pub(super) enum BlockDevice {
+pub(super) enum AttachedDevice {
     /// Over the file that the server shows.
     Loop(LoopDevice),
     /// Of the kernel's NBD client.
@@ -31,11 +31,11 @@ pub(super) enum BlockDevice {
 }
 
 /// The block devices that a device of a server is attached as. [`spillway_core::Kind::Invalid`] where the server shows a file that is not its own.
-pub(super) fn attached(folder: &RuntimeFolder, row: &DeviceRow) -> Result<Vec<BlockDevice>> {
+pub(super) fn attached(folder: &RuntimeFolder, row: &DeviceRow) -> Result<Vec<AttachedDevice>> {
     let mut found = of_nbd(folder, &row.name);
     if let Some(file) = shown_file(row) {
         match ShownFile::at(&file, &row.name, folder.owner()?) {
-            Ok(shown) => found.extend(shown.loop_devices()?.into_iter().map(BlockDevice::Loop)),
+            Ok(shown) => found.extend(shown.loop_devices()?.into_iter().map(AttachedDevice::Loop)),
             // Its mount is gone: what is attached by NBD can be detached all the same.
             Err(_) if !found.is_empty() && matches!(file.try_exists(), Ok(false)) => {}
             Err(why) => return Err(why.into()),
@@ -45,11 +45,11 @@ pub(super) fn attached(folder: &RuntimeFolder, row: &DeviceRow) -> Result<Vec<Bl
 }
 
 /// Those of the kernel's NBD client alone, whether their server is there or not.
-pub(super) fn of_nbd(folder: &RuntimeFolder, name: &str) -> Vec<BlockDevice> {
-    NbdDevice::all_of(&folder.backend(name)).into_iter().map(BlockDevice::Nbd).collect()
+pub(super) fn of_nbd(folder: &RuntimeFolder, name: &str) -> Vec<AttachedDevice> {
+    NbdDevice::all_of(&folder.backend(name)).into_iter().map(AttachedDevice::Nbd).collect()
 }
 
-impl BlockDevice {
+impl AttachedDevice {
     /// Where it is.
     pub(super) fn path(&self) -> &Path {
         match self {
@@ -132,10 +132,10 @@ impl BlockDevice {
 }
 
 /// A block device that is given up again unless it is kept.
-pub(super) struct DetachGuard(Option<BlockDevice>);
+pub(super) struct DetachGuard(Option<AttachedDevice>);
 
 impl DetachGuard {
-    pub(super) fn new(device: BlockDevice) -> Self {
+    pub(super) fn new(device: AttachedDevice) -> Self {
         Self(Some(device))
     }
 
@@ -144,7 +144,7 @@ impl DetachGuard {
     }
 
     /// Keeps it.
-    pub(super) fn into_device(mut self) -> BlockDevice {
+    pub(super) fn into_device(mut self) -> AttachedDevice {
         self.0.take().expect("it is kept once")
     }
 

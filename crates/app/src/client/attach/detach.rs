@@ -10,7 +10,7 @@ use spillway_export::control::DeviceRow;
 use spillway_io::fuse::MountPoint;
 use spillway_io::is_listening;
 
-use super::block_device::{BlockDevice, QUIET_PAUSE, attached, of_nbd};
+use super::block_device::{AttachedDevice, QUIET_PAUSE, attached, of_nbd};
 use super::row::expect_root;
 use super::swap;
 use crate::cli::DetachOptions;
@@ -68,13 +68,15 @@ fn lost(
     folder: &RuntimeFolder,
     row: Option<&DeviceRow>,
     options: &DetachOptions,
-    device: &BlockDevice,
+    device: &AttachedDevice,
 ) -> Result<Option<&'static str>> {
     let name = &options.device;
     match (device, row) {
-        (BlockDevice::Loop(_), _) => Ok(None),
-        (BlockDevice::Nbd(_), Some(row)) => Ok((row.clients == 0).then_some("its server was started again")),
-        (BlockDevice::Nbd(_), None) => {
+        (AttachedDevice::Loop(_), _) => Ok(None),
+        (AttachedDevice::Nbd(_), Some(row)) => {
+            Ok((row.clients == 0).then_some("its server was started again"))
+        }
+        (AttachedDevice::Nbd(_), None) => {
             let is_silent = folder.everywhere().any(|folder| is_listening(&folder.control_socket(name)));
             if is_silent && options.force {
                 let text = format!(
@@ -89,7 +91,7 @@ fn lost(
 }
 
 /// Refuses to give up what may wait in the kernel, unless that is wanted.
-fn expect_given_up(device: &BlockDevice, options: &DetachOptions, why: &str) -> Result<()> {
+fn expect_given_up(device: &AttachedDevice, options: &DetachOptions, why: &str) -> Result<()> {
     if options.force {
         return Ok(());
     }
@@ -102,7 +104,7 @@ fn expect_given_up(device: &BlockDevice, options: &DetachOptions, why: &str) -> 
 }
 
 /// Ends a block device; how its flush went.
-fn end(device: BlockDevice) -> Result<Result<()>> {
+fn end(device: AttachedDevice) -> Result<Result<()>> {
     // The kernel tells nobody else of what it could not write of files that are closed.
     let written = device.mounts()?.iter().map(MountPoint::write_back).fold(Ok(()), Result::and);
     leave(&device, Duration::ZERO).map_err(|error| match &written {
@@ -119,8 +121,8 @@ fn end(device: BlockDevice) -> Result<Result<()>> {
 }
 
 /// Ends a block device whose requests reach no server: they fail first, or all else would wait for them.
-fn abandon(device: BlockDevice) -> Result<()> {
-    assert!(matches!(device, BlockDevice::Nbd(_)), "a loop device has its server");
+fn abandon(device: AttachedDevice) -> Result<()> {
+    assert!(matches!(device, AttachedDevice::Nbd(_)), "a loop device has its server");
     device.cut_off()?;
     let about = || format!("{} is disconnected already", device.path().display());
     leave(&device, LETTING_GO_PATIENCE).with_context(about)?;
@@ -128,7 +130,7 @@ fn abandon(device: BlockDevice) -> Result<()> {
 }
 
 /// Has the kernel use it no longer, once programs have let go of its file system, which may take as long as `patience`.
-fn leave(device: &BlockDevice, patience: Duration) -> Result<()> {
+fn leave(device: &AttachedDevice, patience: Duration) -> Result<()> {
     swap::stop(device.path())?;
     let deadline = Instant::now() + patience;
     for mount in device.mounts()? {

@@ -16,7 +16,7 @@ use crate::client::nbd::Nbd;
 use crate::runtime_folder::RuntimeFolder;
 
 /// See the head of this file.
-pub(super) struct Link {
+pub(super) struct KernelLink {
     socket: UnixStream,
     size: u64,
     flags: u16,
@@ -34,7 +34,7 @@ pub(super) fn uri_of(row: &DeviceRow) -> Result<String> {
     Ok(uri.clone())
 }
 
-impl Link {
+impl KernelLink {
     /// Connects to a server of the folder's user, and to no other, and chooses an export.
     pub(super) fn open(folder: &RuntimeFolder, uri: &str) -> Result<Self> {
         let (address, export) = Address::parse(uri)?;

@@ -36,9 +36,9 @@ use super::progress::beside;
 use crate::cli::{AttachOptions, Via};
 use crate::exit::{Exit, Failure};
 use crate::runtime_folder::RuntimeFolder;
-use block_device::{BlockDevice, DetachGuard, attached};
+use block_device::{AttachedDevice, DetachGuard, attached};
 use file_system::make_file_system;
-use link::Link;
+use link::KernelLink;
 use row::{expect_root, expect_row, file_of, hold, shown_file};
 
 pub(crate) use detach::detach;
@@ -121,23 +121,23 @@ impl Way {
         Ok(())
     }
 
-    fn attach(&self, folder: &RuntimeFolder, options: &AttachOptions) -> Result<BlockDevice> {
+    fn attach(&self, folder: &RuntimeFolder, options: &AttachOptions) -> Result<AttachedDevice> {
         let name = &options.device;
         match self {
             Way::Nbd { uri } => {
-                let link = Link::open(folder, uri)?;
+                let link = KernelLink::open(folder, uri)?;
                 hold(folder, options, None)?;
                 let timeout = options.timeout.unwrap_or(TIMEOUT);
                 let made = NbdDevice::connect(&folder.backend(name), link.transmitting(Some(timeout)));
                 let made =
                     made.context("the kernel's NBD client cannot be connected; --via loop goes without it")?;
-                Ok(BlockDevice::Nbd(made))
+                Ok(AttachedDevice::Nbd(made))
             }
             Way::Loop(shown) => {
                 let (opener, device) = shown.attach().with_context(|| {
                     format!("no loop device can be set up over the file of {name}; modprobe loop makes some")
                 })?;
-                let device = DetachGuard::new(BlockDevice::Loop(device));
+                let device = DetachGuard::new(AttachedDevice::Loop(device));
                 hold(folder, options, Some(opener))?;
                 Ok(device.into_device())
             }

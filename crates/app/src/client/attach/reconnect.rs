@@ -8,7 +8,7 @@ use spillway_core::size::human;
 use spillway_export::control::{DeviceRow, Operation};
 use spillway_io::nbd_device::NbdDevice;
 
-use super::link::{self, Link};
+use super::link::{self, KernelLink};
 use super::row::{expect_root, expect_row};
 use crate::client::connection::change;
 use crate::exit::{Exit, Failure, code_of};
@@ -39,7 +39,7 @@ pub(super) fn reconnect(
         Err(busy) if shared && code_of(&busy) == Exit::Busy => {}
         kept => kept.with_context(|| format!("{path} is not reconnected"))?,
     }
-    let link = Link::open(folder, &uri)?;
+    let link = KernelLink::open(folder, &uri)?;
     let reconnected = device.reconnect(link.transmitting(timeout));
     reconnected.with_context(|| format!("{path} cannot be reconnected"))?;
     Ok(device.path().to_owned())

@@ -47,7 +47,7 @@ const SIZE_UNKNOWN: (u16, u16) = (80, 24);
 
 /// What ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ScreenEvent {
     /// A key was pressed.
     Key(Key),
     /// The terminal has another size, or lost what it showed.
@@ -92,11 +92,11 @@ impl Screen {
     }
 
     /// Waits for a key until `due`.
-    pub(super) fn wait(&mut self, due: Instant) -> Result<Event> {
+    pub(super) fn wait(&mut self, due: Instant) -> Result<ScreenEvent> {
         loop {
             match self.keys.next() {
                 Some(Key::Suspend) => return self.suspend(),
-                Some(key) => return Ok(Event::Key(key)),
+                Some(key) => return Ok(ScreenEvent::Key(key)),
                 None => {}
             }
             let left = due.saturating_duration_since(Instant::now());
@@ -109,7 +109,7 @@ impl Screen {
                 }
                 (true, false) => self.read()?,
                 (false, false) if self.keys.is_unfinished() => self.keys.finish(),
-                (false, false) => return Ok(Event::Due),
+                (false, false) => return Ok(ScreenEvent::Due),
             }
         }
     }
@@ -139,12 +139,12 @@ impl Screen {
         Ok(())
     }
 
-    fn signalled(&mut self) -> Result<Option<Event>> {
+    fn signalled(&mut self) -> Result<Option<ScreenEvent>> {
         let mut event = None;
         for signal in self.signals.arrived() {
             event = Some(match signal {
-                Signal::Interrupt => return Ok(Some(Event::Key(Key::Interrupt))),
-                Signal::Resized => Event::Redraw,
+                Signal::Interrupt => return Ok(Some(ScreenEvent::Key(Key::Interrupt))),
+                Signal::Resized => ScreenEvent::Redraw,
                 Signal::Continued => self.retake()?,
                 Signal::End(number) => {
                     restore();
@@ -156,18 +156,18 @@ impl Screen {
     }
 
     /// Gives the terminal to the shell until that continues this program.
-    fn suspend(&mut self) -> Result<Event> {
+    fn suspend(&mut self) -> Result<ScreenEvent> {
         restore();
         signals::stop_until_continued().context("cannot stop")?;
         self.retake()
     }
 
     /// Takes the terminal again from a program that has used it meanwhile.
-    fn retake(&mut self) -> Result<Event> {
+    fn retake(&mut self) -> Result<ScreenEvent> {
         restore();
         take().context("cannot draw on the terminal")?;
         self.terminal.resize(area()).context("cannot draw on the terminal")?;
-        Ok(Event::Redraw)
+        Ok(ScreenEvent::Redraw)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::plain::plain;
 
 /// How a line stands out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::client) enum Mark {
+pub(in crate::client) enum LineStyle {
     /// It does not.
     #[default]
     Plain,
@@ -22,23 +22,23 @@ pub(in crate::client) enum Mark {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::client) struct Line {
     pub(in crate::client) text: String,
-    pub(in crate::client) mark: Mark,
+    pub(in crate::client) mark: LineStyle,
 }
 
 impl Line {
     /// One that does not stand out.
     pub(in crate::client) fn plain(text: impl Into<String>) -> Self {
-        Self { text: text.into(), mark: Mark::Plain }
+        Self { text: text.into(), mark: LineStyle::Plain }
     }
 
     /// A heading.
     pub(in crate::client) fn strong(text: impl Into<String>) -> Self {
-        Self { text: text.into(), mark: Mark::Strong }
+        Self { text: text.into(), mark: LineStyle::Strong }
     }
 
     /// The selected one.
     pub(in crate::client) fn chosen(text: impl Into<String>) -> Self {
-        Self { text: text.into(), mark: Mark::Chosen }
+        Self { text: text.into(), mark: LineStyle::Chosen }
     }
 }
 
@@ -47,9 +47,9 @@ pub(in crate::client) fn paint(lines: &[Line], buffer: &mut Buffer) {
     let area = buffer.area;
     for (y, line) in (area.top()..area.bottom()).zip(lines) {
         let style = match line.mark {
-            Mark::Plain => Style::new(),
-            Mark::Strong => Style::new().add_modifier(Modifier::BOLD),
-            Mark::Chosen => Style::new().add_modifier(Modifier::REVERSED),
+            LineStyle::Plain => Style::new(),
+            LineStyle::Strong => Style::new().add_modifier(Modifier::BOLD),
+            LineStyle::Chosen => Style::new().add_modifier(Modifier::REVERSED),
         };
         buffer.set_style(Rect { y, height: 1, ..area }, style);
         // Tabs have a meaning of their own to a terminal, and none to cells.

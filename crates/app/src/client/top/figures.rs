@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use spillway_core::size::human;
 
-use super::looks::{Picture, Server};
-use super::sample::{Device, Key, Sample, number};
+use super::looks::{ObservedServer, Picture};
+use super::sample::{DeviceKey, ObservedDevice, Sample, number};
 
 /// A row of the table. What a device does not have is absent, and so are rates without a look before.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     /// Which device it is.
-    pub(super) key: Key,
+    pub(super) key: DeviceKey,
     /// Bytes read and written a second.
     pub(super) read: Option<f64>,
     pub(super) write: Option<f64>,
@@ -35,7 +35,7 @@ pub(super) struct Figures {
 }
 
 /// The row of a device.
-pub(super) fn figures(device: &Device) -> Figures {
+pub(super) fn figures(device: &ObservedDevice) -> Figures {
     let (now, row) = (&*device.now, &device.now.row);
     let rate = |of: fn(&Sample) -> u64| device.rate(|sample| Some(of(sample) as f64));
     Figures {
@@ -76,7 +76,7 @@ fn dirty(sample: &Sample) -> Option<u64> {
 }
 
 /// States that are not the usual ones, the worst first.
-fn words(device: &Device) -> Vec<String> {
+fn words(device: &ObservedDevice) -> Vec<String> {
     if let Some(silent) = device.silent {
         return vec![silence(silent)];
     }
@@ -125,8 +125,8 @@ pub(super) fn memories(picture: &Picture) -> Vec<String> {
     picture.servers.iter().map(memory_of).collect()
 }
 
-fn memory_of(server: &Server) -> String {
-    let Server { devices, memory: (used, limit), silent, .. } = server;
+fn memory_of(server: &ObservedServer) -> String {
+    let ObservedServer { devices, memory: (used, limit), silent, .. } = server;
     let name = match &devices[..] {
         [] => format!("pid {}", server.id),
         [only] => only.clone(),
@@ -224,8 +224,13 @@ mod tests {
             Figures::default(),
         ];
         let servers = vec![
-            Server { id: 3, devices: vec!["a".into(), "b".into()], memory: (1 << 20, 4 << 20), silent: None },
-            Server { id: 4, silent: Some(Duration::from_secs(9)), ..Default::default() },
+            ObservedServer {
+                id: 3,
+                devices: vec!["a".into(), "b".into()],
+                memory: (1 << 20, 4 << 20),
+                silent: None,
+            },
+            ObservedServer { id: 4, silent: Some(Duration::from_secs(9)), ..Default::default() },
         ];
         let picture = Picture { servers, devices: vec![] };
         let said = sums(&picture, &rows);

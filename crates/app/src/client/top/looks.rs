@@ -5,24 +5,24 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use spillway_export::control::{AttributeRow, DeviceRow, Operation, Reply, Shown};
+use spillway_export::control::{AttributeRow, ControlReply, DeviceRow, Operation, Shown};
 
-use super::sample::{Device, Key, Sample};
+use super::sample::{DeviceKey, ObservedDevice, Sample};
 use crate::client::connection::{Connection, unexpected};
-use crate::client::listing::{Found, LOOK_PATIENCE, Servers, Silence};
+use crate::client::listing::{LOOK_PATIENCE, ServerAnswer, Servers, Silence};
 use crate::exit::Failure;
 use crate::runtime_folder::RuntimeFolder;
 
 /// What a look has found: servers, and their devices by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picture {
-    pub(super) servers: Vec<Server>,
-    pub(super) devices: Vec<Device>,
+    pub(super) servers: Vec<ObservedServer>,
+    pub(super) devices: Vec<ObservedDevice>,
 }
 
 /// A server, and its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Server {
+pub(super) struct ObservedServer {
     /// The id of its process.
     pub(super) id: u32,
     /// Names of its devices.
@@ -37,7 +37,7 @@ pub(super) struct Server {
 pub(super) struct Looks {
     servers: Servers,
     start: Instant,
-    before: BTreeMap<Key, Rc<Sample>>,
+    before: BTreeMap<DeviceKey, Rc<Sample>>,
     memory: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -62,8 +62,8 @@ impl Looks {
         let mut picture = Picture::default();
         for found in found {
             match found {
-                Found::Answer(answer) => self.add(answer, &mut picture),
-                Found::Silence(silence) => self.add_silent(&silence, &mut picture),
+                ServerAnswer::Answer(answer) => self.add(answer, &mut picture),
+                ServerAnswer::Silence(silence) => self.add_silent(&silence, &mut picture),
             }
         }
         picture.devices.sort_by(|one, other| (&one.key.1, one.key.0).cmp(&(&other.key.1, other.key.0)));
@@ -81,11 +81,11 @@ impl Looks {
 
     fn add(&self, Answer { server, memory, samples }: Answer, picture: &mut Picture) {
         let devices = samples.iter().map(|sample| sample.row.name.clone()).collect();
-        picture.servers.push(Server { id: server, devices, memory, silent: None });
+        picture.servers.push(ObservedServer { id: server, devices, memory, silent: None });
         picture.devices.extend(samples.into_iter().map(|sample| {
             let key = (server, sample.row.name.clone());
             let before = self.before.get(&key).cloned();
-            Device { key, now: Rc::new(sample), before, silent: None, budget: memory.1 }
+            ObservedDevice { key, now: Rc::new(sample), before, silent: None, budget: memory.1 }
         }));
     }
 
@@ -99,9 +99,9 @@ impl Looks {
         picture.devices.extend(devices.iter().map(|name| {
             let key = (id, name.clone());
             let now = self.before.get(&key).cloned().unwrap_or_else(|| Rc::new(unknown(name)));
-            Device { key, now, before: None, silent, budget: memory.1 }
+            ObservedDevice { key, now, before: None, silent, budget: memory.1 }
         }));
-        picture.servers.push(Server { id, devices, memory, silent });
+        picture.servers.push(ObservedServer { id, devices, memory, silent });
     }
 }
 
@@ -114,7 +114,7 @@ fn answer(
     connection: &mut Connection,
     rows: Vec<DeviceRow>,
     start: Instant,
-    before: &BTreeMap<Key, Rc<Sample>>,
+    before: &BTreeMap<DeviceKey, Rc<Sample>>,
 ) -> Result<Answer> {
     let server = connection.server();
     let own = values(connection, &Operation::Server {})?;
@@ -138,7 +138,7 @@ fn answer(
 fn values(connection: &mut Connection, question: &Operation) -> Result<BTreeMap<String, Shown>> {
     match unless_refused(connection.ask(question))? {
         None => Ok(BTreeMap::new()),
-        Some(Reply::Values(values)) => {
+        Some(ControlReply::Values(values)) => {
             Ok(values.into_iter().map(|shown| (shown.name.clone(), shown)).collect())
         }
         Some(other) => Err(unexpected(&other)),
@@ -148,12 +148,12 @@ fn values(connection: &mut Connection, question: &Operation) -> Result<BTreeMap<
 fn attributes(connection: &mut Connection, device: &str) -> Result<Rc<[AttributeRow]>> {
     match unless_refused(connection.ask(&Operation::Attributes { device: device.to_owned() }))? {
         None => Ok(Rc::default()),
-        Some(Reply::Attributes(rows)) => Ok(rows.into()),
+        Some(ControlReply::Attributes(rows)) => Ok(rows.into()),
         Some(other) => Err(unexpected(&other)),
     }
 }
 
-fn unless_refused(reply: Result<Reply>) -> Result<Option<Reply>> {
+fn unless_refused(reply: Result<ControlReply>) -> Result<Option<ControlReply>> {
     match reply {
         Err(error) if error.is::<Failure>() => Ok(None),
         reply => reply.map(Some),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     /// What the next look makes of its findings.
-    fn look(looks: &mut Looks, find: impl FnOnce(&Looks, &mut Picture)) -> Device {
+    fn look(looks: &mut Looks, find: impl FnOnce(&Looks, &mut Picture)) -> ObservedDevice {
         let mut picture = Picture::default();
         find(looks, &mut picture);
         looks.remember(&picture);
@@ -185,7 +185,8 @@ mod tests {
     fn a_server_that_was_silent_has_rates_only_where_it_has_answered_before() {
         let mut looks = Looks::new(&RuntimeFolder::at(Path::new("none")));
         let silence = Silence { server: 7, devices: vec!["ram0".into()], since: Instant::now() };
-        let written = |device: &Device| device.rate(|sample| Some(sample.row.requests.write_bytes as f64));
+        let written =
+            |device: &ObservedDevice| device.rate(|sample| Some(sample.row.requests.write_bytes as f64));
         let device = look(&mut looks, |looks, picture| looks.add_silent(&silence, picture));
         assert!(device.silent.is_some() && !device.now.is_known() && written(&device).is_none());
         let device = look(&mut looks, |looks, picture| looks.add(answer(10, 1000), picture));

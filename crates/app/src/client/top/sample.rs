@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use spillway_export::control::{AttributeRow, DeviceRow, Shown};
 
 /// A device of a server: the id of the server's process, and the name.
-pub(super) type Key = (u32, String);
+pub(super) type DeviceKey = (u32, String);
 
 /// What a look has found of a device.
 #[derive(Clone, Debug, Default)]
@@ -63,9 +63,9 @@ pub(super) fn rate(before: f64, now: f64, seconds: f64) -> Option<f64> {
 
 /// A device as the latest look has it.
 #[derive(Clone, Debug)]
-pub(super) struct Device {
+pub(super) struct ObservedDevice {
     /// Which one it is.
-    pub(super) key: Key,
+    pub(super) key: DeviceKey,
     /// What was found last.
     pub(super) now: Rc<Sample>,
     /// What the look before has found. None after the first look, and of a server that is silent.
@@ -76,7 +76,7 @@ pub(super) struct Device {
     pub(super) budget: u64,
 }
 
-impl Device {
+impl ObservedDevice {
     /// How fast a figure has grown since the look before, a second.
     pub(super) fn rate(&self, of: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
         let before = self.before.as_deref()?;
@@ -116,9 +116,9 @@ pub(in crate::client::top) mod tests {
     }
 
     /// A device between two looks.
-    pub(in crate::client::top) fn device(before: Option<Sample>, now: Sample) -> Device {
+    pub(in crate::client::top) fn device(before: Option<Sample>, now: Sample) -> ObservedDevice {
         let key = (7, now.row.name.clone());
-        Device { key, now: Rc::new(now), before: before.map(Rc::new), silent: None, budget: 1 << 30 }
+        ObservedDevice { key, now: Rc::new(now), before: before.map(Rc::new), silent: None, budget: 1 << 30 }
     }
 
     #[test]

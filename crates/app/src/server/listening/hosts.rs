@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use spillway_io::{Allowed, Listener};
+use spillway_io::{AllowedNetworks, Listener};
 
 use crate::cli::server_options::ServerConfig;
 use crate::exit::{Failure, refused};
 
 /// The hosts of the networks that `config` names; every host, where it names none. Wrong usage for what is no network.
-pub(crate) fn allowed(config: &ServerConfig) -> Result<Arc<Allowed>> {
+pub(crate) fn allowed(config: &ServerConfig) -> Result<Arc<AllowedNetworks>> {
     let networks = config.allow.iter().flat_map(|list| list.split(',')).map(|network| network.trim().parse());
     let networks = networks.collect::<Result<Vec<_>, _>>().map_err(refused).context("allow")?;
-    Ok(Allowed::new(networks))
+    Ok(AllowedNetworks::new(networks))
 }
 
 /// Refuses networks where none of the `listeners` has a port.

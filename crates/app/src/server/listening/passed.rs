@@ -14,13 +14,13 @@ const OTHERS: u32 = 0o022;
 
 /// The sockets, by what they are for.
 #[derive(Default)]
-pub(crate) struct Passed {
+pub(crate) struct PassedSockets {
     /// For NBD, to all devices.
     pub(crate) nbd: Option<Listener>,
     pub(crate) http: Option<Listener>,
 }
 
-impl Passed {
+impl PassedSockets {
     /// Takes what was passed to this process. The name of a socket (`FileDescriptorName=`) says what it is for; one socket without
     /// such a name is for NBD. Wrong usage where options name other places, or others may connect who should not.
     pub(crate) fn take(config: &ServerConfig) -> Result<Self> {

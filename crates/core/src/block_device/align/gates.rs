@@ -23,36 +23,36 @@ const WHOLE: u64 = 1 << 32;
 
 /// Some of the gates.
 #[derive(Clone)]
-pub(super) enum Set {
+pub(super) enum GateSet {
     /// What nearly every request takes.
     One(usize),
     Bits([u64; WORDS]),
 }
 
-impl Default for Set {
+impl Default for GateSet {
     fn default() -> Self {
-        Set::Bits([0; WORDS])
+        GateSet::Bits([0; WORDS])
     }
 }
 
-impl Set {
+impl GateSet {
     /// The gates of a range.
     #[inline]
     pub(super) fn of(range: ByteRange) -> Self {
         let first = range.offset >> REGION_SHIFT;
         let last = (range.offset + range.len.max(1) - 1) >> REGION_SHIFT;
         match range.len {
-            0 => Set::default(),
-            _ if first == last => Set::One(gate_of(first)),
+            0 => GateSet::default(),
+            _ if first == last => GateSet::One(gate_of(first)),
             _ => Self::of_regions(first, last),
         }
     }
 
     fn of_regions(first: u64, last: u64) -> Self {
         if last - first >= REGIONS_MAX {
-            return Set::Bits([u64::MAX; WORDS]);
+            return GateSet::Bits([u64::MAX; WORDS]);
         }
-        let mut set = Set::default();
+        let mut set = GateSet::default();
         (first..=last).for_each(|region| set.insert(gate_of(region)));
         set
     }
@@ -60,13 +60,13 @@ impl Set {
     /// The gates of both.
     pub(super) fn or(self, other: Self) -> Self {
         let (one, other) = (self.bits(), other.bits());
-        Set::Bits(std::array::from_fn(|word| one[word] | other[word]))
+        GateSet::Bits(std::array::from_fn(|word| one[word] | other[word]))
     }
 
     fn bits(&self) -> [u64; WORDS] {
         match self {
-            Set::One(gate) => std::array::from_fn(|word| u64::from(gate / 64 == word) << (gate % 64)),
-            Set::Bits(bits) => *bits,
+            GateSet::One(gate) => std::array::from_fn(|word| u64::from(gate / 64 == word) << (gate % 64)),
+            GateSet::Bits(bits) => *bits,
         }
     }
 
@@ -81,7 +81,7 @@ impl Set {
     fn insert(&mut self, gate: usize) {
         let mut bits = self.bits();
         bits[gate / 64] |= 1 << (gate % 64);
-        *self = Set::Bits(bits);
+        *self = GateSet::Bits(bits);
     }
 
     /// In ascending order.
@@ -116,14 +116,14 @@ impl Default for Gates {
 impl Gates {
     /// Shares all gates of `set` unless a task has or awaits one of them alone; then none is taken.
     #[inline]
-    pub(super) fn try_share(&self, set: &Set) -> bool {
+    pub(super) fn try_share(&self, set: &GateSet) -> bool {
         match set {
-            Set::One(gate) => self.gates[*gate].try_take(1),
-            Set::Bits(_) => self.try_share_all(set),
+            GateSet::One(gate) => self.gates[*gate].try_take(1),
+            GateSet::Bits(_) => self.try_share_all(set),
         }
     }
 
-    fn try_share_all(&self, set: &Set) -> bool {
+    fn try_share_all(&self, set: &GateSet) -> bool {
         let Some(refused) = set.members().find(|&gate| !self.gates[gate].try_take(1)) else { return true };
         set.members().take_while(|&gate| gate != refused).for_each(|gate| self.gates[gate].give(1));
         false
@@ -131,36 +131,36 @@ impl Gates {
 
     /// Leaves gates that were shared.
     #[inline]
-    pub(super) fn unshare(&self, set: &Set) {
+    pub(super) fn unshare(&self, set: &GateSet) {
         match set {
-            Set::One(gate) => self.gates[*gate].give(1),
-            Set::Bits(_) => set.members().for_each(|gate| self.gates[gate].give(1)),
+            GateSet::One(gate) => self.gates[*gate].give(1),
+            GateSet::Bits(_) => set.members().for_each(|gate| self.gates[gate].give(1)),
         }
     }
 }
 
 /// Gates held, in part while they are being taken; left on drop.
-pub(super) struct Held {
+pub(super) struct HeldGates {
     gates: Arc<Gates>,
-    held: Set,
-    alone: Set,
+    held: GateSet,
+    alone: GateSet,
 }
 
-impl Held {
+impl HeldGates {
     /// Gates that [`Gates::try_share`] took.
-    pub(super) fn of_shared(gates: &Arc<Gates>, set: Set) -> Self {
-        Self { gates: gates.clone(), held: set, alone: Set::default() }
+    pub(super) fn of_shared(gates: &Arc<Gates>, set: GateSet) -> Self {
+        Self { gates: gates.clone(), held: set, alone: GateSet::default() }
     }
 
     /// Shares the gates of `set`.
-    pub(super) async fn shared(gates: &Arc<Gates>, set: Set) -> Self {
-        Self::merging(gates, set, Set::default()).await
+    pub(super) async fn shared(gates: &Arc<Gates>, set: GateSet) -> Self {
+        Self::merging(gates, set, GateSet::default()).await
     }
 
     /// Takes the gates of `set`: those that are in `alone` too alone, the others shared.
-    pub(super) async fn merging(gates: &Arc<Gates>, set: Set, alone: Set) -> Self {
+    pub(super) async fn merging(gates: &Arc<Gates>, set: GateSet, alone: GateSet) -> Self {
         assert!(set.contains(&alone), "a merge does not take every gate that it needs alone");
-        let mut held = Held { gates: gates.clone(), held: Set::default(), alone };
+        let mut held = HeldGates { gates: gates.clone(), held: GateSet::default(), alone };
         for gate in set.members() {
             gates.gates[gate].take(held.units(gate)).await;
             held.held.insert(gate);
@@ -173,7 +173,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldGates {
     fn drop(&mut self) {
         self.held.members().for_each(|gate| self.gates.gates[gate].give(self.units(gate)));
     }
@@ -187,15 +187,15 @@ mod threads {
     use shuttle::future::block_on;
     use shuttle::thread;
 
-    fn set(gates: &[usize]) -> Set {
-        let mut set = Set::default();
+    fn set(gates: &[usize]) -> GateSet {
+        let mut set = GateSet::default();
         gates.iter().for_each(|&gate| set.insert(gate));
         set
     }
 
     /// Goes through gates and counts who is inside: a sharer by one, who is alone by a hundred.
     fn pass(gates: &Arc<Gates>, inside: &[AtomicUsize; 2], of: &[usize], alone: &[usize]) {
-        let held = block_on(Held::merging(gates, set(of), set(alone)));
+        let held = block_on(HeldGates::merging(gates, set(of), set(alone)));
         for &gate in of {
             let (weight, most) = if alone.contains(&gate) { (100, 1) } else { (1, 100) };
             let before = inside[gate].fetch_add(weight, Ordering::SeqCst);
@@ -237,14 +237,14 @@ mod tests {
     fn a_merge_waits_for_writers_and_writers_wait_for_a_merge() {
         let gates = Arc::new(Gates::default());
         let mut context = Context::from_waker(Waker::noop());
-        assert!(gates.try_share(&Set::of(GATE)));
-        let mut merge = pin!(Held::merging(&gates, Set::of(GATE), Set::of(GATE)));
+        assert!(gates.try_share(&GateSet::of(GATE)));
+        let mut merge = pin!(HeldGates::merging(&gates, GateSet::of(GATE), GateSet::of(GATE)));
         assert!(merge.as_mut().poll(&mut context).is_pending());
-        assert!(!gates.try_share(&Set::of(GATE)), "the merge was there before");
-        assert!(gates.try_share(&Set::of(ByteRange::new(1 << 16, 1))), "other gates are open");
-        let mut newcomer = pin!(Held::shared(&gates, Set::of(GATE)));
+        assert!(!gates.try_share(&GateSet::of(GATE)), "the merge was there before");
+        assert!(gates.try_share(&GateSet::of(ByteRange::new(1 << 16, 1))), "other gates are open");
+        let mut newcomer = pin!(HeldGates::shared(&gates, GateSet::of(GATE)));
         assert!(newcomer.as_mut().poll(&mut context).is_pending());
-        gates.unshare(&Set::of(GATE));
+        gates.unshare(&GateSet::of(GATE));
         let Poll::Ready(held) = merge.as_mut().poll(&mut context) else { panic!("no task holds the gate") };
         assert!(newcomer.as_mut().poll(&mut context).is_pending());
         drop(held);
@@ -254,9 +254,9 @@ mod tests {
     #[test]
     fn a_refused_share_keeps_no_gate() {
         let gates = Arc::new(Gates::default());
-        let (small, large) = (Set::of(GATE), Set::of(ByteRange::new(0, 40 << 16)));
-        let Poll::Ready(held) =
-            pin!(Held::merging(&gates, small.clone(), small)).poll(&mut Context::from_waker(Waker::noop()))
+        let (small, large) = (GateSet::of(GATE), GateSet::of(ByteRange::new(0, 40 << 16)));
+        let Poll::Ready(held) = pin!(HeldGates::merging(&gates, small.clone(), small))
+            .poll(&mut Context::from_waker(Waker::noop()))
         else {
             panic!("no task is there")
         };
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_range_takes_the_gates_of_its_regions() {
-        let members = |offset, len| Set::of(ByteRange::new(offset, len)).members().collect::<Vec<_>>();
+        let members = |offset, len| GateSet::of(ByteRange::new(offset, len)).members().collect::<Vec<_>>();
         assert_eq!(members(0, 4096), [gate_of(0)]);
         let mut both = [gate_of(0), gate_of(1)];
         both.sort_unstable();
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn strided_regions_spread_over_the_gates() {
         for stride in [1u64, 2, 16, 64, 256, 1 << 14, 1 << 20] {
-            let mut set = Set::default();
+            let mut set = GateSet::default();
             (0..64).for_each(|index| set.insert(gate_of(index * stride)));
             assert!(set.members().count() > 24, "64 regions at a stride of {stride} share a few gates");
         }

@@ -12,12 +12,12 @@ pub(super) trait TakeBack {
 }
 
 /// Memory that goes back to its owner when it is dropped, on whatever thread that is.
-pub(super) struct Block<O: TakeBack> {
+pub(super) struct BufferBlock<O: TakeBack> {
     pages: Box<[Page]>,
     owner: Arc<O>,
 }
 
-impl<O: TakeBack> Block<O> {
+impl<O: TakeBack> BufferBlock<O> {
     /// `pages`, which `owner` has counted as taken.
     pub(super) fn new(pages: Box<[Page]>, owner: Arc<O>) -> Self {
         Self { pages, owner }
@@ -40,7 +40,7 @@ impl<O: TakeBack> Block<O> {
     }
 }
 
-impl<O: TakeBack> Drop for Block<O> {
+impl<O: TakeBack> Drop for BufferBlock<O> {
     fn drop(&mut self) {
         self.owner.take_back(std::mem::take(&mut self.pages));
     }
@@ -48,7 +48,7 @@ impl<O: TakeBack> Drop for Block<O> {
 
 /// Unused blocks, the one that came last at the end.
 pub(super) struct Kept<O: TakeBack> {
-    list: VecDeque<Block<O>>,
+    list: VecDeque<BufferBlock<O>>,
     bytes: u64,
 }
 
@@ -64,7 +64,7 @@ impl<O: TakeBack> Kept<O> {
     }
 
     /// The block of that many pages that came last.
-    pub(super) fn take(&mut self, pages: usize) -> Option<Block<O>> {
+    pub(super) fn take(&mut self, pages: usize) -> Option<BufferBlock<O>> {
         let index = self.list.iter().rposition(|block| block.pages.len() == pages)?;
         let block = self.list.remove(index)?;
         assert!(self.bytes >= block.bytes(), "{} bytes leave {} that are kept", block.bytes(), self.bytes);
@@ -73,7 +73,7 @@ impl<O: TakeBack> Kept<O> {
     }
 
     /// Keeps `block`, and at most `bytes_max` in all: the oldest ones go to `gone`.
-    pub(super) fn put(&mut self, block: Block<O>, bytes_max: u64, gone: &mut Vec<Block<O>>) {
+    pub(super) fn put(&mut self, block: BufferBlock<O>, bytes_max: u64, gone: &mut Vec<BufferBlock<O>>) {
         if block.bytes() > bytes_max {
             return gone.push(block);
         }
@@ -88,7 +88,7 @@ impl<O: TakeBack> Kept<O> {
         assert!(self.bytes <= bytes_max, "{} bytes are kept where {bytes_max} may be", self.bytes);
     }
 
-    pub(super) fn take_all(&mut self) -> VecDeque<Block<O>> {
+    pub(super) fn take_all(&mut self) -> VecDeque<BufferBlock<O>> {
         self.bytes = 0;
         std::mem::take(&mut self.list)
     }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::pool::{self, Owner, Pool};
+use super::pool::{self, BufferOwner, BufferPool};
 
 /// All buffers of an engine, be that a server, a simulated world or a test: their limit, their count, who waits for one. Each thread
 /// of the engine enters it at its start. Clones are handles to the same.
 #[derive(Clone)]
-pub struct Buffers(Arc<Owner>);
+pub struct Buffers(Arc<BufferOwner>);
 
 /// Without a limit.
 impl Default for Buffers {
@@ -19,7 +19,7 @@ impl Default for Buffers {
 impl Buffers {
     /// Buffers, and [`Reserve`]s, of `limit` bytes together.
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Owner::Pool(Pool::new(limit))))
+        Self(Arc::new(BufferOwner::Pool(BufferPool::new(limit))))
     }
 
     /// Those of this thread: of the engine that it has entered, else some of its own without a limit.
@@ -52,7 +52,7 @@ impl Buffers {
 /// Bytes of the limit on buffers that something else than a buffer takes, given back on drop.
 pub struct Reserve {
     bytes: u64,
-    owner: Arc<Owner>,
+    owner: Arc<BufferOwner>,
 }
 
 impl Reserve {

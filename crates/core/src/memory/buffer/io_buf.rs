@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use super::page::{ALIGNMENT, Page, new_pages, pages_for};
-use super::pool::{self, Memory};
+use super::pool::{self, BufferMemory};
 
 /// Bytes of the shared zero buffer: the longest [`IoBuf::zeroes`].
 pub const ZEROES_LEN: usize = 1 << 20;
@@ -40,7 +40,7 @@ pub struct IoBuf {
 
 /// Where the bytes of a buffer lie.
 enum Source {
-    Own(Memory),
+    Own(BufferMemory),
     /// In a buffer that it is a view of, else in [`ZEROES`], which the empty buffer is a view of.
     View(Option<Arc<Whole>>),
 }
@@ -107,7 +107,7 @@ impl IoBuf {
     }
 
     /// A buffer of `len` bytes of that memory.
-    pub(super) fn of(memory: Memory, len: usize) -> Self {
+    pub(super) fn of(memory: BufferMemory, len: usize) -> Self {
         assert!(len as u64 <= memory.bytes(), "{len} bytes in {}", memory.bytes());
         Self { source: Source::Own(memory), start: 0, len: len as u32 }
     }

@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::block::{Block, Kept, TakeBack};
+use super::block::{BufferBlock, Kept, TakeBack};
 use super::lender::Lender;
 use super::page::{ALIGNMENT, Page, new_pages};
 use crate::sync::{AtomicU64, Ordering, Semaphore, Unseen};
@@ -37,16 +37,16 @@ const NEAR_SHARE: u64 = 4;
 const NEAR_MAX: u64 = 32;
 
 /// Whom the memory of buffers belongs to.
-pub(super) enum Owner {
-    Pool(Pool),
+pub(super) enum BufferOwner {
+    Pool(BufferPool),
     Lender(Lender),
 }
 
 /// Memory of a buffer.
-pub(super) type Memory = Block<Owner>;
+pub(super) type BufferMemory = BufferBlock<BufferOwner>;
 
-impl Owner {
-    pub(super) fn pool(&self) -> &Pool {
+impl BufferOwner {
+    pub(super) fn pool(&self) -> &BufferPool {
         match self {
             Self::Pool(pool) => pool,
             Self::Lender(_) => unreachable!("threads belong to a pool"),
@@ -54,7 +54,7 @@ impl Owner {
     }
 }
 
-impl TakeBack for Owner {
+impl TakeBack for BufferOwner {
     fn take_back(&self, pages: Box<[Page]>) {
         match self {
             Self::Pool(pool) => pool.free(pages),
@@ -64,7 +64,7 @@ impl TakeBack for Owner {
 }
 
 /// What the threads of an engine share.
-pub(super) struct Pool {
+pub(super) struct BufferPool {
     /// In bytes, those of caches included.
     space: Semaphore,
     /// What of that is not for buffers.
@@ -78,7 +78,7 @@ pub(super) struct Pool {
 
 /// Unused buffers of a thread that others may take away.
 #[derive(Default)]
-struct Cache(Unseen<Kept<Owner>>);
+struct Cache(Unseen<Kept<BufferOwner>>);
 
 impl Cache {
     /// Nothing is dropped under the lock: that may be a system call.
@@ -88,7 +88,7 @@ impl Cache {
     }
 }
 
-impl Pool {
+impl BufferPool {
     pub(super) fn new(limit: u64) -> Self {
         let pool = Self {
             space: Semaphore::new(limit),
@@ -214,7 +214,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for BufferPool {
     fn drop(&mut self) {
         // What is charged names its owner, so nothing is. A model may have ended before it looks.
         assert!(cfg!(feature = "shuttle") || self.used() == 0, "{} bytes are charged to nobody", self.used());
@@ -228,19 +228,19 @@ thread_local! {
 /// What a thread has of its engine.
 struct Own {
     /// Blocks of 4 KiB that no other thread can take.
-    near: Vec<Memory>,
+    near: Vec<BufferMemory>,
     /// Absent until the thread enters an engine, or first needs one.
     member: Option<Member>,
 }
 
 /// A thread's place in its engine.
 struct Member {
-    owner: Arc<Owner>,
+    owner: Arc<BufferOwner>,
     cache: Arc<Cache>,
 }
 
 impl Member {
-    fn new(owner: Arc<Owner>) -> Self {
+    fn new(owner: Arc<BufferOwner>) -> Self {
         let (pool, cache) = (owner.pool(), Arc::<Cache>::default());
         let mut caches = pool.caches.lock();
         caches.push(cache.clone());
@@ -250,7 +250,7 @@ impl Member {
     }
 
     /// Whether this thread may keep that memory: it is of the same engine. A model of the checker of threads leaves nothing to the next.
-    fn keeps(&self, memory: &Memory) -> bool {
+    fn keeps(&self, memory: &BufferMemory) -> bool {
         !cfg!(feature = "shuttle") && memory.is_of(&self.owner)
     }
 }
@@ -270,7 +270,7 @@ impl Drop for Member {
 
 impl Own {
     /// Keeps a block of 4 KiB for the next request of this thread. Gives back what it does not keep.
-    fn keep_near(&mut self, memory: Memory) -> Option<Memory> {
+    fn keep_near(&mut self, memory: BufferMemory) -> Option<BufferMemory> {
         let Some(member) = self.member.as_ref().filter(|member| member.keeps(&memory)) else {
             return Some(memory);
         };
@@ -284,7 +284,7 @@ impl Own {
     }
 
     /// Keeps memory in the cache, and gives what is to be dropped instead; or gives back what this thread does not keep.
-    fn keep_in_cache(&mut self, memory: Memory) -> Result<Vec<Memory>, Memory> {
+    fn keep_in_cache(&mut self, memory: BufferMemory) -> Result<Vec<BufferMemory>, BufferMemory> {
         let Some(member) = self.member.as_ref().filter(|member| member.keeps(&memory)) else {
             return Err(memory);
         };
@@ -303,21 +303,21 @@ impl Own {
         Ok(gone)
     }
 
-    fn take_all(&mut self) -> Vec<Memory> {
+    fn take_all(&mut self) -> Vec<BufferMemory> {
         let mut all = std::mem::take(&mut self.near);
         all.extend(self.member.iter().flat_map(|member| member.cache.0.lock().take_all()));
         all
     }
 
-    fn near_of(&self, pool: &Pool) -> u64 {
+    fn near_of(&self, pool: &BufferPool) -> u64 {
         let own = self.member.as_ref().is_some_and(|member| std::ptr::eq(member.owner.pool(), pool));
         if own { (self.near.len() * ALIGNMENT) as u64 } else { 0 }
     }
 }
 
 /// The pool of this thread's engine. A thread that has entered none has one of its own, without a limit.
-pub(super) fn current() -> Arc<Owner> {
-    let unlimited = || Arc::new(Owner::Pool(Pool::new(u64::MAX)));
+pub(super) fn current() -> Arc<BufferOwner> {
+    let unlimited = || Arc::new(BufferOwner::Pool(BufferPool::new(u64::MAX)));
     let member = |own: &RefCell<Own>| {
         own.borrow_mut().member.get_or_insert_with(|| Member::new(unlimited())).owner.clone()
     };
@@ -325,7 +325,7 @@ pub(super) fn current() -> Arc<Owner> {
 }
 
 /// This thread belongs to `owner`, a pool, from now on.
-pub(super) fn enter(owner: Arc<Owner>) {
+pub(super) fn enter(owner: Arc<BufferOwner>) {
     let own = Own { near: Vec::new(), member: Some(Member::new(owner)) };
     let before = OWN.with(|place| place.replace(own));
     drop(before);
@@ -346,32 +346,32 @@ pub fn is_short() -> bool {
 }
 
 /// Memory of that many pages, if it can be had at once; whatever the limit is, where it is not `limited`.
-pub(super) fn obtain(pages: usize, limited: bool) -> Option<Memory> {
+pub(super) fn obtain(pages: usize, limited: bool) -> Option<BufferMemory> {
     let near = |own: &RefCell<Own>| own.borrow_mut().near.pop();
     let near = if pages == 1 { OWN.try_with(near).ok().flatten() } else { None };
     near.or_else(|| obtain_elsewhere(pages, limited))
 }
 
 #[inline(never)]
-fn obtain_elsewhere(pages: usize, limited: bool) -> Option<Memory> {
+fn obtain_elsewhere(pages: usize, limited: bool) -> Option<BufferMemory> {
     let cached = |own: &RefCell<Own>| own.borrow().member.as_ref()?.cache.0.lock().take(pages);
     if let Some(memory) = OWN.try_with(cached).ok().flatten() {
         return Some(memory);
     }
     let owner = current();
     let obtained = owner.pool().obtain((pages * ALIGNMENT) as u64, limited);
-    obtained.then(|| Memory::new(new_pages(pages), owner))
+    obtained.then(|| BufferMemory::new(new_pages(pages), owner))
 }
 
 /// Waits for memory of that many pages, in turn.
-pub(super) async fn wait_for(pages: usize) -> Memory {
+pub(super) async fn wait_for(pages: usize) -> BufferMemory {
     let owner = current();
     owner.pool().wait_for((pages * ALIGNMENT) as u64).await;
-    Memory::new(new_pages(pages), owner)
+    BufferMemory::new(new_pages(pages), owner)
 }
 
 /// Keeps memory for the next request of this thread, or gives it back to its owner.
-pub(super) fn recycle(memory: Memory) {
+pub(super) fn recycle(memory: BufferMemory) {
     let rest = OWN.try_with(|own| own.borrow_mut().keep_near(memory)).ok().flatten();
     if let Some(memory) = rest {
         recycle_elsewhere(memory);
@@ -379,7 +379,7 @@ pub(super) fn recycle(memory: Memory) {
 }
 
 #[inline(never)]
-fn recycle_elsewhere(memory: Memory) {
+fn recycle_elsewhere(memory: BufferMemory) {
     let gone = OWN.try_with(|own| own.borrow_mut().keep_in_cache(memory));
     drop(gone);
 }

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use super::io_buf::IoBuf;
 use super::lender::Lender;
 use super::page::{ALIGNMENT, new_pages, pages_for};
-use super::pool::{Memory, Owner};
+use super::pool::{BufferMemory, BufferOwner};
 use crate::error::Error;
 use crate::memory::budget::Budget;
 use crate::size::human;
 
 /// A fixed number of bytes of buffers.
 #[derive(Clone)]
-pub struct Workspace(Arc<Owner>);
+pub struct Workspace(Arc<BufferOwner>);
 
 impl Workspace {
     /// Charges `bytes`, rounded up to whole pages, to `budget`; [`NoSpace`](crate::Kind::NoSpace) where it has no room. `what` names the use
@@ -34,13 +34,13 @@ impl Workspace {
                 format!("no room for {what}: {needed} are needed, {room} are left of the memory budget: give --memory more"),
             )
         })?;
-        Ok(Self(Arc::new(Owner::Lender(Lender::new(whole, charge)))))
+        Ok(Self(Arc::new(BufferOwner::Lender(Lender::new(whole, charge)))))
     }
 
     fn lender(&self) -> &Lender {
         match &*self.0 {
-            Owner::Lender(lender) => lender,
-            Owner::Pool(_) => unreachable!("a workspace is made of a lender"),
+            BufferOwner::Lender(lender) => lender,
+            BufferOwner::Pool(_) => unreachable!("a workspace is made of a lender"),
         }
     }
 
@@ -98,7 +98,7 @@ impl Workspace {
         }
         let pages = pages_for(len);
         let memory = self.lender().reuse(pages).unwrap_or_else(|| new_pages(pages));
-        IoBuf::of(Memory::new(memory, self.0.clone()), len)
+        IoBuf::of(BufferMemory::new(memory, self.0.clone()), len)
     }
 }
 

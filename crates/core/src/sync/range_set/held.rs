@@ -9,7 +9,7 @@ use crate::mutant;
 ///
 /// Ranges of a class differ in length by less than the double. One that overlaps another range begins in that or less than the
 /// longest length of its class before it, so that few others are looked at, however many are held.
-pub(super) struct Held {
+pub(super) struct HeldRanges {
     pub(super) count: usize,
     /// So many ranges fill the set.
     pub(super) full: usize,
@@ -22,7 +22,7 @@ pub(super) struct Held {
     pub(super) looks: std::cell::Cell<usize>,
 }
 
-impl Held {
+impl HeldRanges {
     /// Nothing, in a set that `full` ranges fill.
     pub(super) fn new(full: usize) -> Self {
         Self {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::task::Waker;
 
-use super::held::Held;
+use super::held::HeldRanges;
 use crate::block::ByteRange;
 use crate::mutant;
 
@@ -13,7 +13,7 @@ use crate::mutant;
 /// A ticket is a place in the order of arrival. Who wants to hold a range waits for one turn at a time: the first in its way. Once that has
 /// left it looks at those after it, so that it looks at each turn once.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct TurnQueue {
     next: u64,
     turns: BTreeMap<u64, Turn>,
     holders: BTreeMap<u64, Holder>,
@@ -33,7 +33,7 @@ struct Holder {
     waker: Waker,
 }
 
-impl Line {
+impl TurnQueue {
     /// A turn behind everyone else.
     pub(super) fn enter(&mut self, range: ByteRange) -> u64 {
         let ticket = self.next;
@@ -49,14 +49,14 @@ impl Line {
     }
 
     /// `range` is no longer held: wakers of those whose ranges are clear now. Where the set was not full these overlap the range.
-    pub(super) fn take_clear(&mut self, held: &Held, range: ByteRange, was_full: bool) -> Vec<Waker> {
+    pub(super) fn take_clear(&mut self, held: &HeldRanges, range: ByteRange, was_full: bool) -> Vec<Waker> {
         let concerned = |turn: &Turn| turn.waker.is_some() && (was_full || turn.range.overlaps(range));
         let clear = self.turns.values_mut().filter(|turn| concerned(turn) && held.is_clear(turn.range));
         clear.filter_map(|turn| turn.waker.take()).collect()
     }
 
     /// A turn is over: wakers of those who may hold their ranges now.
-    pub(super) fn leave(&mut self, ticket: u64, held: &Held) -> Vec<Waker> {
+    pub(super) fn leave(&mut self, ticket: u64, held: &HeldRanges) -> Vec<Waker> {
         let left = self.turns.remove(&ticket);
         assert!(left.is_some(), "a turn leaves once");
         // Its owner may wait for turns itself.
@@ -88,7 +88,7 @@ impl Line {
     }
 
     /// The ticket of one who wants to hold `range` and waits; none where no turn is in the way.
-    pub(super) fn queue(&mut self, range: ByteRange, held: &Held, waker: &Waker) -> Option<u64> {
+    pub(super) fn queue(&mut self, range: ByteRange, held: &HeldRanges, waker: &Waker) -> Option<u64> {
         let ticket = self.next;
         let waits = self.is_behind(ticket, range, held, waker);
         self.next += u64::from(waits);
@@ -96,7 +96,13 @@ impl Line {
     }
 
     /// Whether one with that ticket who wants to hold `range` waits for a turn before it.
-    pub(super) fn is_behind(&mut self, ticket: u64, range: ByteRange, held: &Held, waker: &Waker) -> bool {
+    pub(super) fn is_behind(
+        &mut self,
+        ticket: u64,
+        range: ByteRange,
+        held: &HeldRanges,
+        waker: &Waker,
+    ) -> bool {
         let Some(behind) = Self::in_the_way(&self.turns, 0..ticket, range, held.is_almost_full()) else {
             return false;
         };

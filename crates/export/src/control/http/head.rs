@@ -14,7 +14,7 @@ pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 
 /// What a request asks for, without its body.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     pub(super) method: String,
     /// The parts of the path between slashes, decoded.
     pub(super) path: Vec<String>,
@@ -44,7 +44,7 @@ fn bad(status: Status, words: impl Into<String>) -> BadHead {
     BadHead { status, error: Error::new(Kind::Invalid, words.into()) }
 }
 
-impl Head {
+impl RequestHead {
     /// The head at the begin of `bytes` and its length, once all of it is there.
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, BadHead> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -146,14 +146,14 @@ fn single(place: &mut Option<String>, name: &str, value: String) -> Result<(), B
 mod tests {
     use super::*;
 
-    fn head(text: &str) -> Head {
-        let (head, len) = Head::parse(text.as_bytes()).unwrap().expect("it is complete");
+    fn head(text: &str) -> RequestHead {
+        let (head, len) = RequestHead::parse(text.as_bytes()).unwrap().expect("it is complete");
         assert_eq!(len, text.len());
         head
     }
 
     fn refusal(text: &str) -> (Status, String) {
-        let BadHead { status, error } = Head::parse(text.as_bytes()).expect_err(text);
+        let BadHead { status, error } = RequestHead::parse(text.as_bytes()).expect_err(text);
         (status, error.message().to_owned())
     }
 
@@ -172,7 +172,10 @@ mod tests {
             ["localhost:8", "Bearer t", "http://a", "cross-site"]
         );
         for part in 0..text.len() {
-            assert!(Head::parse(&text.as_bytes()[..part]).unwrap().is_none(), "{part} bytes are no head");
+            assert!(
+                RequestHead::parse(&text.as_bytes()[..part]).unwrap().is_none(),
+                "{part} bytes are no head"
+            );
         }
     }
 
@@ -207,6 +210,6 @@ mod tests {
             let (refused, words) = refusal(&text);
             assert!(refused == status && words.contains(why), "{text:?}: {refused:?} {words}");
         }
-        assert!(matches!(Head::parse(b"GET / HTTP/1.1\r\nHost: \xff\r\n\r\n"), Err(BadHead { .. })));
+        assert!(matches!(RequestHead::parse(b"GET / HTTP/1.1\r\nHost: \xff\r\n\r\n"), Err(BadHead { .. })));
     }
 }

@@ -11,7 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::Value as Json;
-use spillway_core::{Kind, Latency, Role, Type};
+use spillway_core::{Kind, OperationLatency, Role, Type};
 
 use super::super::catalog::Catalog;
 use super::super::operations::works;
@@ -262,7 +262,7 @@ fn encode(metric: &mut MetricEncoder, kind: MetricType, number: &Number) -> Resu
         (_, Number::Whole(whole)) => metric.encode_gauge(whole),
         (_, Number::Real(real)) => metric.encode_gauge(real),
         (_, Number::Histogram(LatencyRow { seconds, counts, .. })) => {
-            let buckets: Vec<(f64, u64)> = Latency::ends().zip(counts.iter().copied()).collect();
+            let buckets: Vec<(f64, u64)> = OperationLatency::ends().zip(counts.iter().copied()).collect();
             metric.encode_histogram::<NoLabelSet>(*seconds, counts.iter().sum(), &buckets, None)
         }
     }

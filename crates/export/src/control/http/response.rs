@@ -5,7 +5,7 @@ use serde_json::json;
 use spillway_core::session::Output;
 use spillway_core::{Error, Kind};
 
-use super::super::message::Failure;
+use super::super::message::ErrorReply;
 
 /// The statuses that are given here (RFC 9110, 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl Status {
 
 /// What the body is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ContentType {
     Json,
     /// OpenMetrics 1.0.
     Metrics,
@@ -78,14 +78,14 @@ pub(super) enum Content {
     Script,
 }
 
-impl Content {
+impl ContentType {
     const fn name(self) -> &'static str {
         match self {
-            Content::Json => "application/json",
-            Content::Metrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Content::Page => "text/html; charset=utf-8",
-            Content::Style => "text/css; charset=utf-8",
-            Content::Script => "text/javascript; charset=utf-8",
+            ContentType::Json => "application/json",
+            ContentType::Metrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            ContentType::Page => "text/html; charset=utf-8",
+            ContentType::Style => "text/css; charset=utf-8",
+            ContentType::Script => "text/javascript; charset=utf-8",
         }
     }
 }
@@ -101,14 +101,14 @@ const HEADERS: &str = "Cache-Control: no-store\r\n\
 /// An answer.
 pub(super) struct Response {
     pub(super) status: Status,
-    pub(super) content: Content,
+    pub(super) content: ContentType,
     pub(super) body: Vec<u8>,
     /// Further headers, each with its end of line.
     headers: String,
 }
 
 impl Response {
-    pub(super) fn new(content: Content, body: impl Into<Vec<u8>>) -> Self {
+    pub(super) fn new(content: ContentType, body: impl Into<Vec<u8>>) -> Self {
         Self { status: Status::Fine, content, body: body.into(), headers: String::new() }
     }
 
@@ -116,16 +116,16 @@ impl Response {
     pub(super) fn json(status: Status, value: &impl Serialize) -> Self {
         let mut body = serde_json::to_vec(value).expect("maps have string keys and no value can fail");
         body.push(b'\n');
-        Self { status, ..Self::new(Content::Json, body) }
+        Self { status, ..Self::new(ContentType::Json, body) }
     }
 
     pub(super) fn nothing() -> Self {
-        Self { status: Status::NoContent, ..Self::new(Content::Json, Vec::new()) }
+        Self { status: Status::NoContent, ..Self::new(ContentType::Json, Vec::new()) }
     }
 
     /// What went wrong.
     pub(super) fn error(status: Status, error: &Error) -> Self {
-        Self::json(status, &json!({ "error": Failure::from(error) }))
+        Self::json(status, &json!({ "error": ErrorReply::from(error) }))
     }
 
     pub(super) fn with(mut self, header: &str) -> Self {

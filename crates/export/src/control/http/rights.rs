@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use spillway_core::{Error, Kind};
 
-use super::head::Head;
+use super::head::RequestHead;
 use super::response::{Response, Status};
 
 /// Who reaches a listener, and what they may do there.
@@ -28,7 +28,7 @@ impl Rights {
     }
 
     /// Refuses who may not ask this.
-    pub(super) fn check(&self, head: &Head, changes: bool) -> Result<(), Response> {
+    pub(super) fn check(&self, head: &RequestHead, changes: bool) -> Result<(), Response> {
         match self {
             Rights::All => {}
             Rights::Look => expect_own_name(head)?,
@@ -51,7 +51,7 @@ fn refusal(status: Status, words: &str) -> Response {
 }
 
 /// Refuses pages of others whose name was made to mean this machine: a browser takes them for this server's own.
-fn expect_own_name(head: &Head) -> Result<(), Response> {
+fn expect_own_name(head: &RequestHead) -> Result<(), Response> {
     let host = head.host.as_deref().unwrap_or("localhost");
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -66,7 +66,7 @@ fn expect_own_name(head: &Head) -> Result<(), Response> {
 }
 
 /// The token comes as a bearer's, or as the password of any name.
-fn expect_token(head: &Head, token: &str) -> Result<(), Response> {
+fn expect_token(head: &RequestHead, token: &str) -> Result<(), Response> {
     let given = head.authorization.as_deref().and_then(|text| {
         let (scheme, rest) = text.split_once(' ')?;
         let rest = rest.trim();
@@ -93,7 +93,7 @@ fn alike(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Refuses a change that a page of another server asks for: a browser adds what it knows of the user.
-fn expect_own_page(head: &Head) -> Result<(), Response> {
+fn expect_own_page(head: &RequestHead) -> Result<(), Response> {
     let same_site = head.site.as_deref().is_none_or(|site| matches!(site, "same-origin" | "none"));
     let same_origin = match (&head.origin, &head.host) {
         (None, _) => true,
@@ -112,9 +112,9 @@ fn expect_own_page(head: &Head) -> Result<(), Response> {
 mod tests {
     use super::*;
 
-    fn head(lines: &str) -> Head {
+    fn head(lines: &str) -> RequestHead {
         let text = format!("PUT / HTTP/1.1\r\n{lines}\r\n");
-        Head::parse(text.as_bytes()).unwrap().unwrap().0
+        RequestHead::parse(text.as_bytes()).unwrap().unwrap().0
     }
 
     fn outcome(rights: &Rights, lines: &str, changes: bool) -> Status {

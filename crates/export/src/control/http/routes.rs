@@ -5,14 +5,14 @@ use serde_json::{Value as Json, json};
 use spillway_core::{Error, Kind};
 
 use super::super::catalog::Catalog;
-use super::super::message::{Failure, Operation, Reply, ServerVersion};
-use super::head::Head;
-use super::response::{Content, Response, Status};
+use super::super::message::{ControlReply, ErrorReply, Operation, ServerVersion};
+use super::head::RequestHead;
+use super::response::{ContentType, Response, Status};
 
 /// What a request wants.
 #[derive(Debug, PartialEq)]
 pub(super) enum Wanted {
-    Asset(Content, &'static str),
+    Asset(ContentType, &'static str),
     Metrics,
     Operation(Operation),
 }
@@ -53,10 +53,10 @@ fn route<'a>(method: &str, path: &[&'a str], from: Option<u64>) -> Route<'a> {
         _ => Route::Methods("POST"),
     };
     match *path {
-        [] => look(method, Wanted::Asset(Content::Page, PAGE)),
-        ["page.css"] => look(method, Wanted::Asset(Content::Style, STYLE)),
-        ["page.js"] => look(method, Wanted::Asset(Content::Script, SCRIPT)),
-        ["figures.js"] => look(method, Wanted::Asset(Content::Script, FIGURES)),
+        [] => look(method, Wanted::Asset(ContentType::Page, PAGE)),
+        ["page.css"] => look(method, Wanted::Asset(ContentType::Style, STYLE)),
+        ["page.js"] => look(method, Wanted::Asset(ContentType::Script, SCRIPT)),
+        ["figures.js"] => look(method, Wanted::Asset(ContentType::Script, FIGURES)),
         ["metrics"] => look(method, Wanted::Metrics),
         ["api", "server"] => ask(Operation::Version {}),
         ["api", "server", "attributes"] => ask(Operation::Server {}),
@@ -103,7 +103,7 @@ struct Size {
 }
 
 /// What a request wants, or why it can want nothing.
-pub(super) fn wanted(head: &Head, body: &[u8]) -> Result<Wanted, Response> {
+pub(super) fn wanted(head: &RequestHead, body: &[u8]) -> Result<Wanted, Response> {
     let path: Vec<&str> = head.path.iter().map(String::as_str).collect();
     let from = match head.parameter("from") {
         None => None,
@@ -147,26 +147,26 @@ fn of_json<T: for<'de> Deserialize<'de>>(body: &[u8], allowed: &str) -> Result<T
 }
 
 /// The answer to an operation that succeeded, for a client who may change something or not.
-pub(super) fn render(reply: Reply, changes: bool) -> Response {
+pub(super) fn render(reply: ControlReply, changes: bool) -> Response {
     match reply {
-        Reply::Server(ServerVersion { version, pid }) => {
+        ControlReply::Server(ServerVersion { version, pid }) => {
             Response::json(Status::Fine, &json!({ "version": version, "pid": pid, "changes": changes }))
         }
-        Reply::Devices(rows) => Response::json(Status::Fine, &rows),
-        Reply::Attributes(rows) => Response::json(Status::Fine, &rows),
-        Reply::Values(values) => Response::json(Status::Fine, &values),
-        Reply::Work(rows) => Response::json(Status::Fine, &rows),
-        Reply::Added(name) => {
+        ControlReply::Devices(rows) => Response::json(Status::Fine, &rows),
+        ControlReply::Attributes(rows) => Response::json(Status::Fine, &rows),
+        ControlReply::Values(values) => Response::json(Status::Fine, &values),
+        ControlReply::Work(rows) => Response::json(Status::Fine, &rows),
+        ControlReply::Added(name) => {
             let place = format!("Location: /api/devices/{name}");
             Response::json(Status::Created, &json!({ "device": name })).with(&place)
         }
-        Reply::Done => Response::nothing(),
+        ControlReply::Done => Response::nothing(),
     }
 }
 
 /// The answer to one that failed, with what is allowed where a value was refused.
 pub(super) fn failure(catalog: &dyn Catalog, operation: &Option<Operation>, error: &Error) -> Response {
-    let mut body = json!({ "error": Failure::from(error) });
+    let mut body = json!({ "error": ErrorReply::from(error) });
     if let Some(Operation::Set { device, attribute, value }) = operation {
         let rows = catalog.attributes(device).unwrap_or_default();
         if let Some(row) = rows.into_iter().find(|row| row.name == *attribute) {

@@ -12,11 +12,11 @@ use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{Answer, Error, IoBuf, work};
 
 use super::super::catalog::Catalog;
-use super::super::message::{Operation, Reply};
+use super::super::message::{ControlReply, Operation};
 use super::super::operations::carry_out;
-use super::head::{BODY_BYTES_MAX, BadHead, HEAD_BYTES_MAX, Head};
+use super::head::{BODY_BYTES_MAX, BadHead, HEAD_BYTES_MAX, RequestHead};
 use super::metrics::Scrape;
-use super::response::{Content, Response};
+use super::response::{ContentType, Response};
 use super::rights::Rights;
 use super::routes::{self, Wanted};
 
@@ -29,7 +29,7 @@ const REQUEST_UNITS: u32 = work::TURN / 4;
 /// What is under way.
 enum Doing {
     Nothing,
-    Waiting(Option<Operation>, Answer<Result<Reply, Error>>),
+    Waiting(Option<Operation>, Answer<Result<ControlReply, Error>>),
     Gathering(Box<Scrape>),
 }
 
@@ -40,7 +40,7 @@ pub struct HttpSession {
     /// The bytes of a request that is not complete.
     bytes: Vec<u8>,
     /// Its head, once that is.
-    head: Option<Head>,
+    head: Option<RequestHead>,
     doing: Doing,
     /// The answer to what is under way has a head only.
     head_only: bool,
@@ -77,7 +77,7 @@ impl HttpSession {
     /// Carries out the request whose bytes are there, if all are; whether it was one.
     fn take_request(&mut self) -> bool {
         if self.head.is_none() {
-            match Head::parse(&self.bytes) {
+            match RequestHead::parse(&self.bytes) {
                 Ok(None) => return false,
                 Ok(Some((head, len))) => {
                     self.bytes.drain(..len);
@@ -105,7 +105,7 @@ impl HttpSession {
         true
     }
 
-    fn begin(&mut self, head: &Head, body: &[u8]) {
+    fn begin(&mut self, head: &RequestHead, body: &[u8]) {
         assert!(self.is_idle(), "a request is carried out before the last one is answered");
         // Who may not look is told nothing of what there is.
         let wanted = self.rights.check(head, false).and_then(|()| routes::wanted(head, body));
@@ -140,7 +140,7 @@ impl HttpSession {
                 }
                 work::spend(REQUEST_UNITS);
                 if let Some(text) = scrape.step(&*self.catalog) {
-                    break Response::new(Content::Metrics, text);
+                    break Response::new(ContentType::Metrics, text);
                 }
             },
         };

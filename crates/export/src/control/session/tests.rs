@@ -18,7 +18,7 @@ fn sent(session: &mut ControlSession) -> Vec<u8> {
     bytes
 }
 
-fn replies(session: &mut ControlSession) -> Vec<Result<Reply, Error>> {
+fn replies(session: &mut ControlSession) -> Vec<Result<ControlReply, Error>> {
     sent(session).split_inclusive(|&byte| byte == b'\n').map(decode_reply).collect()
 }
 
@@ -46,10 +46,14 @@ fn any_split_of_the_bytes_gives_the_same_replies() {
         let replies = replies(&mut session);
         assert_eq!(replies.len(), 5);
         let values = vec![shown("disksize")];
-        assert_eq!(replies[1], Ok(Reply::Values(values)), "write-only attributes and lines are left out");
+        assert_eq!(
+            replies[1],
+            Ok(ControlReply::Values(values)),
+            "write-only attributes and lines are left out"
+        );
         assert_eq!(replies[2].as_ref().unwrap_err().kind, Kind::NotFound);
         assert_eq!(replies[3].as_ref().unwrap_err().kind, Kind::Invalid);
-        assert_eq!(replies[4], Ok(Reply::Done));
+        assert_eq!(replies[4], Ok(ControlReply::Done));
         assert!(!session.finished());
     }
 }
@@ -61,7 +65,7 @@ fn lines_go_on_where_the_reply_before_has_ended() {
     loop {
         let get = Operation::Get { device: "ram0".into(), attribute: Some("pages".into()), from };
         session.receive(get.encode().as_bytes());
-        let Some(Ok(Reply::Values(values))) = replies(&mut session).pop() else { panic!("no values") };
+        let Some(Ok(ControlReply::Values(values))) = replies(&mut session).pop() else { panic!("no values") };
         places.push(values[0].next);
         match values[0].next {
             Some(next) => from = Some(next),
@@ -85,7 +89,7 @@ fn one_change_at_a_time_and_in_order() {
     poll(&mut session);
     assert_eq!(replies(&mut session), [Err(busy())]);
     assert_eq!(session.receive(&both.as_bytes()[stop.len()..]), both.len() - stop.len());
-    assert!(matches!(&replies(&mut session)[..], [Ok(Reply::Devices(rows))] if rows.len() == 1));
+    assert!(matches!(&replies(&mut session)[..], [Ok(ControlReply::Devices(rows))] if rows.len() == 1));
 }
 
 #[test]
@@ -151,7 +155,9 @@ fn what_a_client_reports_lasts_until_it_reports_something_else_or_leaves() {
         replies(&mut session).pop().expect("a reply")
     };
     for done in [0, 5] {
-        let Ok(Reply::Work(rows)) = report("ram0", "save", done, Some(10)) else { panic!("it is taken") };
+        let Ok(ControlReply::Work(rows)) = report("ram0", "save", done, Some(10)) else {
+            panic!("it is taken")
+        };
         assert_eq!((rows.len(), rows[0].done, rows[0].total), (1, done, Some(10)));
     }
     assert_eq!(report("ram0", "drain", 5, None).unwrap_err().kind, Kind::Invalid);
@@ -160,7 +166,7 @@ fn what_a_client_reports_lasts_until_it_reports_something_else_or_leaves() {
     report("ram0", "load", 7, None).unwrap();
     assert_eq!(registry.progress().iter().map(|one| one.amount.done).collect::<Vec<_>>(), [7]);
     session.receive(Operation::Work {}.encode().as_bytes());
-    assert!(matches!(&replies(&mut session)[..], [Ok(Reply::Work(rows))] if rows[0].kind == "load"));
+    assert!(matches!(&replies(&mut session)[..], [Ok(ControlReply::Work(rows))] if rows[0].kind == "load"));
     session.hang_up();
     assert_eq!(registry.progress(), []);
 }

@@ -9,7 +9,7 @@ use spillway_core::{
     BlockSize, ByteRange, Charge, Extent, FallocateMode, Geometry, IoBuf, Kind, Workspace, mutant,
 };
 
-use super::call::{Answered, Body, Effect};
+use super::call::{Answered, Body, JournalEffect};
 use super::journal::Content;
 use super::link::Link;
 use super::negotiation::Described;
@@ -60,7 +60,7 @@ impl Access {
         let len = self.cut(at, buf.len() - done, REQUEST_LEN_MAX);
         let body = Body::Read { buf, start: done };
         let answered =
-            self.link.call(cmd::READ, 0, ByteRange::new(at, len as u64), body, Effect::Nothing).await;
+            self.link.call(cmd::READ, 0, ByteRange::new(at, len as u64), body, JournalEffect::Nothing).await;
         let Body::Read { buf, .. } = answered.body else {
             unreachable!("an answer has the body of its call")
         };
@@ -89,7 +89,7 @@ impl Access {
         };
         copy.copy_from_slice(&bytes[..len]);
         let payload = Payload { bytes: Arc::new(Shared::new(copy, IoBuf::empty())), start: 0 };
-        let effect = Effect::Unflushed(Content::Bytes(payload.clone()));
+        let effect = JournalEffect::Unflushed(Content::Bytes(payload.clone()));
         let answered = self.link.call(cmd::WRITE, 0, range, Body::Write(payload), effect).await;
         (self.changed(range, &answered).await, len)
     }
@@ -106,7 +106,7 @@ impl Access {
         let flags = if cached && !mutant::on("nbd client: send no FUA") { cmd_flag::FUA } else { 0 };
         let bytes = Arc::new(Shared::new(buf, IoBuf::empty()));
         let body = Body::Write(Payload { bytes: bytes.clone(), start: done });
-        let answered = self.link.call(cmd::WRITE, flags, range, body, Effect::Durable).await;
+        let answered = self.link.call(cmd::WRITE, flags, range, body, JournalEffect::Durable).await;
         if let (true, Err(kind), true) = (flags != 0, answered.result, answered.told) {
             self.link.lose(kind, "the server could not make a write durable");
         }
@@ -166,7 +166,7 @@ impl Access {
         let flush = async {
             let mut number = self.link.journal.lock().seal();
             let range = ByteRange::new(0, 0);
-            let answered = self.link.call(cmd::FLUSH, 0, range, Body::Nothing, Effect::Nothing).await;
+            let answered = self.link.call(cmd::FLUSH, 0, range, Body::Nothing, JournalEffect::Nothing).await;
             if mutant::on("nbd client: a flush covers what is acknowledged beside it") {
                 number = self.link.journal.lock().seal();
             }
@@ -219,7 +219,7 @@ impl Access {
     /// A discard leaves what was there or something else, and nobody knows which: it is flushed at once, so that it stays that.
     async fn discard_piece(self: &Arc<Self>, range: ByteRange) -> Result<(), Kind> {
         let _change = self.link.begin_change(range).await;
-        let answered = self.link.call(cmd::TRIM, 0, range, Body::Nothing, Effect::Nothing).await;
+        let answered = self.link.call(cmd::TRIM, 0, range, Body::Nothing, JournalEffect::Nothing).await;
         match answered.result {
             Ok(()) if mutant::on("nbd client: leave a discard unflushed") => Ok(()),
             Ok(()) => self.flush_unknown(range).await,
@@ -244,8 +244,8 @@ impl Access {
     async fn zero_piece(self: &Arc<Self>, range: ByteRange, flags: u16) -> Result<(), Kind> {
         let _change = self.link.begin_change(range).await;
         let effect = match self.is_cached() {
-            true => Effect::Unflushed(Content::Zeroes { _charge: Arc::new(self.room(1).await?) }),
-            false => Effect::Durable,
+            true => JournalEffect::Unflushed(Content::Zeroes { _charge: Arc::new(self.room(1).await?) }),
+            false => JournalEffect::Durable,
         };
         let answered = self.link.call(cmd::WRITE_ZEROES, flags, range, Body::Nothing, effect).await;
         match answered.result {
@@ -261,7 +261,7 @@ impl Access {
     ) -> Result<Vec<Extent>, Kind> {
         let asked = ByteRange::new(range.offset, range.len.min(RANGE_LEN_MAX));
         let body = Body::Status { extents: Vec::new(), count_max };
-        let answered = self.link.call(cmd::BLOCK_STATUS, 0, asked, body, Effect::Nothing).await;
+        let answered = self.link.call(cmd::BLOCK_STATUS, 0, asked, body, JournalEffect::Nothing).await;
         let Body::Status { mut extents, .. } = answered.body else {
             unreachable!("an answer has the body of its call")
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Job, Kind, Report};
 
-use super::journal::{Content, Journal};
+use super::journal::{Content, ReplayJournal};
 use super::payload::Payload;
 use crate::nbd::wire::{cmd, cmd_flag};
 
@@ -23,7 +23,7 @@ pub(super) enum Body {
 }
 
 /// What an acknowledged request changes in the journal.
-pub(super) enum Effect {
+pub(super) enum JournalEffect {
     Nothing,
     /// Its range is as durable as it can be: nothing of it is sent again.
     Durable,
@@ -32,14 +32,14 @@ pub(super) enum Effect {
 }
 
 /// A request that is not answered yet. Dropped it is answered with [`Kind::ShuttingDown`].
-pub(super) struct Call {
+pub(super) struct PendingCall {
     /// See [`cmd`].
     pub(super) command: u16,
     /// See [`cmd_flag`].
     pub(super) flags: u16,
     pub(super) range: ByteRange,
     pub(super) body: Body,
-    pub(super) effect: Effect,
+    pub(super) effect: JournalEffect,
     /// From the journal: it ends with its connection, and is not sent again.
     pub(super) replayed: bool,
     /// When a connection took it, the first that did.
@@ -56,14 +56,14 @@ pub(super) struct Answered {
     pub(super) body: Body,
 }
 
-impl Call {
+impl PendingCall {
     /// A call, and its answer to come.
     pub(super) fn new(
         command: u16,
         flags: u16,
         range: ByteRange,
         body: Body,
-        effect: Effect,
+        effect: JournalEffect,
     ) -> (Self, Job<Answered>) {
         let (answering, report) = Job::new();
         let report = Some(report);
@@ -79,12 +79,12 @@ impl Call {
 
     /// Answers it as the server does. The journal has what it changed before anything else happens: a connection that is lost next finds it
     /// there. A payload is released before its caller is woken.
-    pub(super) fn answer(mut self, result: Result<(), Kind>, journal: &Mutex<Journal>) {
-        let effect = std::mem::replace(&mut self.effect, Effect::Nothing);
+    pub(super) fn answer(mut self, result: Result<(), Kind>, journal: &Mutex<ReplayJournal>) {
+        let effect = std::mem::replace(&mut self.effect, JournalEffect::Nothing);
         let dropped = match (result, effect) {
-            (Err(_), _) | (Ok(()), Effect::Nothing) => Vec::new(),
-            (Ok(()), Effect::Durable) => journal.lock().record(self.range, None),
-            (Ok(()), Effect::Unflushed(content)) => journal.lock().record(self.range, Some(content)),
+            (Err(_), _) | (Ok(()), JournalEffect::Nothing) => Vec::new(),
+            (Ok(()), JournalEffect::Durable) => journal.lock().record(self.range, None),
+            (Ok(()), JournalEffect::Unflushed(content)) => journal.lock().record(self.range, Some(content)),
         };
         drop(dropped);
         self.finish(result, true);
@@ -113,7 +113,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         self.finish(Err(Kind::ShuttingDown), false);
     }

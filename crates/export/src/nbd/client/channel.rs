@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::call::Call;
+use super::call::PendingCall;
 use super::negotiation::Described;
 
 /// What a connection is to do next.
-pub(super) enum Taken {
-    Call(Call),
+pub(super) enum ChannelWork {
+    Call(PendingCall),
     /// Wait.
     Nothing,
     /// Nobody needs the connection any more: end once everything is answered.
@@ -20,7 +20,7 @@ pub(super) enum Taken {
 
 /// How far the connection of a channel is.
 #[derive(Clone, Default)]
-pub(super) enum Progress {
+pub(super) enum ConnectionState {
     #[default]
     Begun,
     Established(Described),
@@ -43,12 +43,12 @@ pub(super) enum Closing {
 pub(super) struct Channel {
     /// The round of its connection.
     pub(super) round: u64,
-    pub(super) progress: Progress,
+    pub(super) progress: ConnectionState,
     /// Whether calls are sent, and not only what is replayed.
     pub(super) open: bool,
     pub(super) closing: Closing,
-    pub(super) calls: VecDeque<Call>,
-    pub(super) replays: VecDeque<Call>,
+    pub(super) calls: VecDeque<PendingCall>,
+    pub(super) replays: VecDeque<PendingCall>,
     pub(super) waker: Option<Waker>,
 }
 

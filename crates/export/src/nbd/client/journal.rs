@@ -43,7 +43,7 @@ struct Entry {
 
 /// See [the module](self).
 #[derive(Default)]
-pub(super) struct Journal {
+pub(super) struct ReplayJournal {
     /// By first byte.
     entries: BTreeMap<u64, Entry>,
     /// Entries at most, and those that changes under way add.
@@ -51,7 +51,7 @@ pub(super) struct Journal {
     epoch: u64,
 }
 
-impl Journal {
+impl ReplayJournal {
     /// A journal with so many bytes of memory.
     pub(super) fn new(bytes: usize) -> Self {
         Self { entries_max: bytes / ENTRY_BYTES, ..Self::default() }

@@ -6,15 +6,15 @@ use std::task::Waker;
 use std::time::Duration;
 
 use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
-use spillway_core::storage::Connection;
+use spillway_core::storage::ConnectionStatus;
 use spillway_core::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Changes, HeldRange, Mutex, Ordering, RangeSet, StickyError,
 };
 use spillway_core::{ByteRange, Env, Kind, mutant};
 
-use super::call::{Answered, Body, Call, Effect};
+use super::call::{Answered, Body, JournalEffect, PendingCall};
 use super::channel::Channel;
-use super::journal::Journal;
+use super::journal::ReplayJournal;
 use super::settings::Settings;
 
 /// How long a request may be without answer before its connection counts as lost, where no timeout is shorter. Doubles each time: a server may
@@ -26,7 +26,7 @@ const SLOWER_MAX: u32 = 8;
 
 /// The state of the whole.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct LinkState {
     /// Connections of one round are made together and closed together.
     pub(super) round: u64,
     /// Sessions that have not ended, of any round.
@@ -46,9 +46,9 @@ pub(super) struct Link {
     pub(super) channels: Box<[Mutex<Channel>]>,
     /// Channels whose connections are open.
     pub(super) active: AtomicUsize,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<LinkState>,
     pub(super) changes: Changes,
-    pub(super) journal: Mutex<Journal>,
+    pub(super) journal: Mutex<ReplayJournal>,
     /// Ranges of changes that are not answered.
     changing: RangeSet,
     /// Something that was acknowledged may be lost: see [`Link::lose`].
@@ -70,7 +70,7 @@ impl Link {
         assert!(settings.connections > 0, "a link has a connection");
         let deadline = first_deadline(&settings);
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
-        let journal = Mutex::new(Journal::new(settings.journal_bytes));
+        let journal = Mutex::new(ReplayJournal::new(settings.journal_bytes));
         Self {
             env,
             settings,
@@ -109,13 +109,14 @@ impl Link {
     }
 
     /// How it is, for people.
-    pub(super) fn connection(&self) -> Connection {
+    pub(super) fn connection(&self) -> ConnectionStatus {
         let unflushed = self.journal.lock().bytes();
         let shown = self.health.connection(self.coarse_now());
         // How long that lasts counts from the loss on, also once calls fail.
-        let fails = self.is_failing() && shown.state == Connection::STATES[ServerState::Silent as usize];
-        let state = if fails { Connection::STATES[ServerState::Failing as usize] } else { shown.state };
-        Connection { state, unflushed, ..shown }
+        let fails =
+            self.is_failing() && shown.state == ConnectionStatus::STATES[ServerState::Silent as usize];
+        let state = if fails { ConnectionStatus::STATES[ServerState::Failing as usize] } else { shown.state };
+        ConnectionStatus { state, unflushed, ..shown }
     }
 
     /// It is lost, or there again.
@@ -188,9 +189,9 @@ impl Link {
         flags: u16,
         range: ByteRange,
         body: Body,
-        effect: Effect,
+        effect: JournalEffect,
     ) -> Answered {
-        let (call, answering) = Call::new(command, flags, range, body, effect);
+        let (call, answering) = PendingCall::new(command, flags, range, body, effect);
         self.submit(call);
         let answered = answering.await.expect("a call that is dropped is answered");
         if answered.result == Err(Kind::Exhausted) {
@@ -223,7 +224,7 @@ impl Link {
         self.health.is_full()
     }
 
-    fn submit(&self, call: Call) {
+    fn submit(&self, call: PendingCall) {
         if self.gives_up() {
             return call.give_up(Kind::Unreachable);
         }
@@ -246,7 +247,7 @@ impl Link {
     pub(super) fn gather_calls(&self) {
         let active = self.active.load(Ordering::Acquire);
         let stranded = |channel: &Mutex<Channel>| std::mem::take(&mut channel.lock().calls);
-        let calls: Vec<Call> = self.channels[active..].iter().flat_map(stranded).collect();
+        let calls: Vec<PendingCall> = self.channels[active..].iter().flat_map(stranded).collect();
         let waker = {
             let mut first = self.channels[0].lock();
             first.calls.extend(calls);
@@ -265,7 +266,7 @@ impl Link {
         self.left(&self.state.lock())
     }
 
-    fn left(&self, state: &State) -> Option<Duration> {
+    fn left(&self, state: &LinkState) -> Option<Duration> {
         let timeout = self.settings.timeout.filter(|_| !self.is_failing())?;
         Some((state.waits_since + timeout).saturating_sub(self.env.now()))
     }
@@ -301,8 +302,8 @@ impl Link {
         let Some(timeout) = self.settings.timeout else { return };
         let before = self.env.now().saturating_sub(timeout * SLOWER_MAX);
         for channel in &self.channels {
-            let is_old = |call: &Call| call.first_sent.is_some_and(|since| since < before);
-            let old: VecDeque<Call>;
+            let is_old = |call: &PendingCall| call.first_sent.is_some_and(|since| since < before);
+            let old: VecDeque<PendingCall>;
             {
                 let mut channel = channel.lock();
                 (old, channel.calls) = std::mem::take(&mut channel.calls).into_iter().partition(is_old);

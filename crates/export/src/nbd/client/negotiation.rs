@@ -74,7 +74,7 @@ enum Item {
 }
 
 /// How it goes on.
-pub(super) enum Step {
+pub(super) enum NegotiationStep {
     More,
     /// TLS begins: what was put out meanwhile goes through it.
     StartTls,
@@ -114,7 +114,7 @@ impl Negotiation {
     }
 
     /// Takes bytes; returns how many, and how it goes on.
-    pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> (usize, Step) {
+    pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Output) -> (usize, NegotiationStep) {
         let mut at = 0;
         loop {
             let wanted = self.item_len() - self.collected.len();
@@ -122,16 +122,16 @@ impl Negotiation {
             self.collected.extend_from_slice(&bytes[at..at + used]);
             at += used;
             if used < wanted {
-                return (at, Step::More);
+                return (at, NegotiationStep::More);
             }
             let item = std::mem::take(&mut self.collected);
             match self.complete(&item, out) {
                 Ok(None) if std::mem::take(&mut self.starts_tls) => {
-                    return (at, Step::StartTls);
+                    return (at, NegotiationStep::StartTls);
                 }
                 Ok(None) => {}
-                Ok(Some(described)) => return (at, Step::Done(described)),
-                Err(words) => return (at, Step::Refused(words)),
+                Ok(Some(described)) => return (at, NegotiationStep::Done(described)),
+                Err(words) => return (at, NegotiationStep::Refused(words)),
             }
         }
     }

@@ -9,7 +9,7 @@ use spillway_core::session::Session;
 use spillway_core::size::human;
 use spillway_core::{Kind, mutant};
 
-use super::call::{Body, Call, Effect};
+use super::call::{Body, JournalEffect, PendingCall};
 use super::journal::Content;
 use super::link::Link;
 use super::negotiation::Described;
@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 4;
 
 /// A set of connections that were made together.
-pub(super) struct Connected {
+pub(super) struct ConnectedRound {
     pub(super) described: Described,
     /// Channels that have one.
     pub(super) active: usize,
@@ -49,7 +49,7 @@ pub(super) async fn connect(
     link: &Arc<Link>,
     dial: &Arc<dyn Dial>,
     patience: Duration,
-) -> Result<Connected, String> {
+) -> Result<ConnectedRound, String> {
     let round = looked_after(link, link.begin_round()).await;
     let described = connect_channel(link, dial, 0, round, patience).await?;
     let wanted = if described.has(flag::CAN_MULTI_CONN) { link.channel_count() } else { 1 };
@@ -62,7 +62,7 @@ pub(super) async fn connect(
             Err(_) => break,
         }
     }
-    Ok(Connected { described, active })
+    Ok(ConnectedRound { described, active })
 }
 
 async fn connect_channel(
@@ -177,7 +177,7 @@ impl<'a> Outage<'a> {
 
     async fn attempt(&self, dial: &Arc<dyn Dial>) -> Result<usize, String> {
         let patience = self.link.remaining().map_or(PATIENCE, |left| left.min(PATIENCE));
-        let Connected { described, active } = connect(self.link, dial, patience).await?;
+        let ConnectedRound { described, active } = connect(self.link, dial, patience).await?;
         if !mutant::on("nbd client: take a server that can do less") {
             check(&self.first, self.link.size(), self.link.settings.read_only, &described)?;
         }
@@ -282,7 +282,7 @@ async fn replay(link: &Arc<Link>) -> Result<(), String> {
             Content::Bytes(payload) => (cmd::WRITE, Body::Write(payload)),
             Content::Zeroes { .. } => (cmd::WRITE_ZEROES, Body::Nothing),
         };
-        let (mut call, answer) = Call::new(command, 0, range, body, Effect::Nothing);
+        let (mut call, answer) = PendingCall::new(command, 0, range, body, JournalEffect::Nothing);
         call.replayed = true;
         bytes += range.len;
         calls.push(call);

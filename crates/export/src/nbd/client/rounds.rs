@@ -7,8 +7,8 @@ use std::task::Waker;
 use spillway_core::sync::Ordering;
 use spillway_core::{Kind, mutant};
 
-use super::call::Call;
-use super::channel::{Channel, Closing, Progress, Taken};
+use super::call::PendingCall;
+use super::channel::{Channel, ChannelWork, Closing, ConnectionState};
 use super::link::Link;
 use super::negotiation::Described;
 
@@ -17,10 +17,10 @@ pub(super) const RENEWED: &str = "its size is asked for";
 
 impl Link {
     /// What the session of a channel is to do next.
-    pub(super) fn take(&self, index: usize, round: u64) -> Taken {
+    pub(super) fn take(&self, index: usize, round: u64) -> ChannelWork {
         let mut channel = self.channels[index].lock();
         if channel.round != round || channel.closing == Closing::AtOnce {
-            return Taken::Close;
+            return ChannelWork::Close;
         }
         let ends = channel.closing == Closing::Answered;
         let next = match channel.replays.pop_front() {
@@ -28,16 +28,17 @@ impl Link {
             next => next,
         };
         match next {
-            Some(call) => Taken::Call(call),
-            None if ends || self.is_leaving() => Taken::Leave,
-            None => Taken::Nothing,
+            Some(call) => ChannelWork::Call(call),
+            None if ends || self.is_leaving() => ChannelWork::Leave,
+            None => ChannelWork::Nothing,
         }
     }
 
     /// Calls that a session took and that were not answered: to be sent again before what came later.
-    pub(super) fn put_back(&self, index: usize, calls: Vec<Call>) {
-        let ends = |call: &Call| call.replayed || mutant::on("nbd client: forget what was not answered");
-        let (replays, calls): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(ends);
+    pub(super) fn put_back(&self, index: usize, calls: Vec<PendingCall>) {
+        let ends =
+            |call: &PendingCall| call.replayed || mutant::on("nbd client: forget what was not answered");
+        let (replays, calls): (Vec<PendingCall>, Vec<PendingCall>) = calls.into_iter().partition(ends);
         {
             let mut channel = self.channels[index].lock();
             calls.into_iter().rev().for_each(|call| channel.calls.push_front(call));
@@ -53,7 +54,7 @@ impl Link {
         let mut channel = self.channels[index].lock();
         let ends = match channel.closing {
             Closing::No => false,
-            Closing::Answered => !matches!(channel.progress, Progress::Established(_)),
+            Closing::Answered => !matches!(channel.progress, ConnectionState::Established(_)),
             Closing::AtOnce => true,
         };
         let present = channel.round == round && !ends;
@@ -78,7 +79,7 @@ impl Link {
     pub(super) fn session_established(&self, index: usize, round: u64, described: Described) {
         let mut channel = self.channels[index].lock();
         if channel.round == round {
-            channel.progress = Progress::Established(described);
+            channel.progress = ConnectionState::Established(described);
         }
         drop(channel);
         self.changes.wake_all();
@@ -93,9 +94,9 @@ impl Link {
             let present = channel.round == round;
             if present {
                 (channel.waker, channel.open) = (None, false);
-                let before = std::mem::replace(&mut channel.progress, Progress::Ended(reason.clone()));
+                let before = std::mem::replace(&mut channel.progress, ConnectionState::Ended(reason.clone()));
                 // One that was never established may be one more than the server takes.
-                if matches!(before, Progress::Established(_)) {
+                if matches!(before, ConnectionState::Established(_)) {
                     state.lost.get_or_insert(reason);
                 }
             }
@@ -165,18 +166,18 @@ impl Link {
         let channel = self.channels[index].lock();
         match &channel.progress {
             _ if channel.round != round => None,
-            Progress::Begun => None,
-            Progress::Established(described) => Some(Ok(*described)),
-            Progress::Ended(reason) => Some(Err(reason.clone())),
+            ConnectionState::Begun => None,
+            ConnectionState::Established(described) => Some(Ok(*described)),
+            ConnectionState::Ended(reason) => Some(Err(reason.clone())),
         }
     }
 
     /// Sends entries of the journal again by the first channel; drops them where its connection is lost.
-    pub(super) fn replay(&self, calls: Vec<Call>) {
+    pub(super) fn replay(&self, calls: Vec<PendingCall>) {
         let (waker, _dropped) = {
             let mut channel = self.channels[0].lock();
             match channel.progress {
-                Progress::Established(_) => {
+                ConnectionState::Established(_) => {
                     channel.replays.extend(calls);
                     (channel.waker.clone(), Vec::new())
                 }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use spillway_core::Kind;
 
-use super::call::{Body, Call};
+use super::call::{Body, PendingCall};
 use crate::nbd::wire;
 
 /// Why a connection cannot go on, in words.
-pub(super) type Broken = &'static str;
+pub(super) type ProtocolError = &'static str;
 
 /// Pieces of a reply, none next to another, at most: they take memory.
 const PIECES_MAX: usize = 1024;
 
 /// A request that is not answered.
 pub(super) struct Sent {
-    pub(super) call: Call,
+    pub(super) call: PendingCall,
     /// When it was queued to be sent.
     pub(super) at: Duration,
     /// Bytes of the whole output up to the end of its payload.
@@ -27,7 +27,7 @@ pub(super) struct Sent {
 
 impl Sent {
     /// Bytes `at..at + len` of a read have come: each once.
-    pub(super) fn claim(&mut self, at: u64, len: u64) -> Result<(), Broken> {
+    pub(super) fn claim(&mut self, at: u64, len: u64) -> Result<(), ProtocolError> {
         let end = at.checked_add(len).filter(|&end| end <= self.call.range.len && len > 0);
         let end = end.ok_or("a chunk reaches past its request")?;
         let place = self.filled.partition_point(|&(start, _)| start < at);
@@ -62,7 +62,7 @@ impl Sent {
     }
 
     /// The server has answered with an error. One that is shutting down answers nothing: it is asked again once it is back.
-    pub(super) fn fail(&mut self, error: u32) -> Result<(), Broken> {
+    pub(super) fn fail(&mut self, error: u32) -> Result<(), ProtocolError> {
         let kind = match error {
             wire::errno::ESHUTDOWN => return Err("the server is shutting down"),
             0 => return Err("an error has no number"),

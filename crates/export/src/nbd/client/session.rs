@@ -7,9 +7,9 @@ use std::time::Duration;
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{IoBuf, work};
 
-use super::channel::Taken;
+use super::channel::ChannelWork;
 use super::link::Link;
-use super::negotiation::{Negotiation, Step, request};
+use super::negotiation::{Negotiation, NegotiationStep, request};
 use super::transmission::Transmission;
 use crate::nbd::wire::cmd;
 use crate::tls::StartTls;
@@ -78,10 +78,10 @@ impl ClientSession {
         work::spend(work::REQUEST);
         let (used, step) = negotiation.receive(bytes, &mut self.output);
         match step {
-            Step::More => {}
-            Step::StartTls => self.starts_tls = true,
-            Step::Refused(why) => self.end(&why),
-            Step::Done(described) => {
+            NegotiationStep::More => {}
+            NegotiationStep::StartTls => self.starts_tls = true,
+            NegotiationStep::Refused(why) => self.end(&why),
+            NegotiationStep::Done(described) => {
                 self.stage = Stage::Transmitting(Transmission::new(described));
                 self.link.session_established(self.channel, self.round, described);
             }
@@ -95,18 +95,18 @@ impl ClientSession {
         let now = self.link.coarse_now();
         while self.output.len() < UNSENT_MAX && transmission.pending() < PENDING_MAX && !work::spent() {
             match self.link.take(self.channel, self.round) {
-                Taken::Call(call) => {
+                ChannelWork::Call(call) => {
                     work::spend(work::REQUEST);
                     transmission.send(call, now, &mut self.output);
                 }
-                Taken::Nothing => return,
-                Taken::Leave if transmission.pending() == 0 => {
+                ChannelWork::Nothing => return,
+                ChannelWork::Leave if transmission.pending() == 0 => {
                     self.output.push(&request(cmd::DISC, 0, 0, 0, 0));
                     self.stage = Stage::Over;
                     return;
                 }
-                Taken::Leave => return,
-                Taken::Close => return self.end("another connection was lost"),
+                ChannelWork::Leave => return,
+                ChannelWork::Close => return self.end("another connection was lost"),
             }
         }
     }

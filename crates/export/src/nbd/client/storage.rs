@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use spillway_core::storage::{Connection, Moved};
+use spillway_core::storage::{ConnectionStatus, Moved};
 use spillway_core::sync::{AtomicBool, GroupFlush};
 use spillway_core::{
     Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
@@ -161,7 +161,7 @@ impl Storage for NbdOrigin {
         true
     }
 
-    fn connection(&self) -> Connection {
+    fn connection(&self) -> ConnectionStatus {
         self.access.link.connection()
     }
 

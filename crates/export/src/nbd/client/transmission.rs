@@ -10,10 +10,10 @@ use spillway_core::session::Output;
 use spillway_core::sync::Mutex;
 use spillway_core::{Extent, work};
 
-use super::call::{Body, Call};
-use super::journal::Journal;
+use super::call::{Body, PendingCall};
+use super::journal::ReplayJournal;
 use super::negotiation::{Described, request};
-use super::sent::{Broken, Sent};
+use super::sent::{ProtocolError, Sent};
 use crate::nbd::wire::{self, ChunkHeader, Reader, ReplyHeader, chunk};
 
 /// Bytes of an error chunk that are of interest: the error, and how long its words are.
@@ -29,7 +29,7 @@ const CHUNK_LEN_MAX: u64 = 64 << 20;
 #[derive(Clone, Copy)]
 struct Behind<'a> {
     sent: u64,
-    journal: &'a Mutex<Journal>,
+    journal: &'a Mutex<ReplayJournal>,
 }
 
 /// What is expected next. Each chunk has its header.
@@ -97,12 +97,12 @@ impl Transmission {
     }
 
     /// What is not answered, the oldest first.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Call> {
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = PendingCall> {
         std::mem::take(&mut self.sent).into_values().map(|sent| sent.call)
     }
 
     /// Appends the request to the output. Extents are asked for only where this connection has them.
-    pub(super) fn send(&mut self, mut call: Call, now: Duration, out: &mut Output) {
+    pub(super) fn send(&mut self, mut call: PendingCall, now: Duration, out: &mut Output) {
         if let Body::Status { extents, .. } = &mut call.body {
             // Some are there where a connection was lost in the midst of its answer.
             extents.clear();
@@ -129,8 +129,8 @@ impl Transmission {
         &mut self,
         bytes: &[u8],
         out: &Output,
-        journal: &Mutex<Journal>,
-    ) -> (usize, Result<(), Broken>) {
+        journal: &Mutex<ReplayJournal>,
+    ) -> (usize, Result<(), ProtocolError>) {
         // What is in the output has not been sent.
         let sent = self.pushed - (out.len() as u64).min(self.pushed);
         let sent = Behind { sent, journal };
@@ -144,7 +144,7 @@ impl Transmission {
         (at, Ok(()))
     }
 
-    fn step(&mut self, bytes: &[u8], sent: Behind<'_>) -> Result<usize, Broken> {
+    fn step(&mut self, bytes: &[u8], sent: Behind<'_>) -> Result<usize, ProtocolError> {
         match self.item {
             Item::Data { chunk, at, left } => self.fill(bytes, chunk, at, left, sent),
             Item::Skip { chunk, left } => {
@@ -160,7 +160,7 @@ impl Transmission {
     }
 
     /// Collects an item of a known length, and acts on it once it is whole.
-    fn collect(&mut self, bytes: &[u8], sent: Behind<'_>) -> Result<usize, Broken> {
+    fn collect(&mut self, bytes: &[u8], sent: Behind<'_>) -> Result<usize, ProtocolError> {
         let wanted = self.item_len()? - self.collected.len();
         let used = wanted.min(bytes.len());
         self.collected.extend_from_slice(&bytes[..used]);
@@ -180,7 +180,7 @@ impl Transmission {
         Ok(used)
     }
 
-    fn item_len(&self) -> Result<usize, Broken> {
+    fn item_len(&self) -> Result<usize, ProtocolError> {
         match self.item {
             Item::Header => match Reader(&self.collected).u32() {
                 None => Ok(4),
@@ -194,7 +194,7 @@ impl Transmission {
         }
     }
 
-    fn header(&mut self, item: &[u8], sent: Behind<'_>) -> Result<(), Broken> {
+    fn header(&mut self, item: &[u8], sent: Behind<'_>) -> Result<(), ProtocolError> {
         work::spend(work::REQUEST);
         let (header, _) = ReplyHeader::decode(item).ok_or("a reply cannot be read")?;
         match header {
@@ -206,12 +206,12 @@ impl Transmission {
         }
     }
 
-    fn of(&mut self, cookie: u64) -> Result<&mut Sent, Broken> {
+    fn of(&mut self, cookie: u64) -> Result<&mut Sent, ProtocolError> {
         self.sent.get_mut(&cookie).ok_or("a reply is to no request")
     }
 
     /// A simple reply is like one chunk that is the last.
-    fn simple(&mut self, error: u32, cookie: u64, sent: Behind<'_>) -> Result<(), Broken> {
+    fn simple(&mut self, error: u32, cookie: u64, sent: Behind<'_>) -> Result<(), ProtocolError> {
         let request = self.of(cookie)?;
         let len = request.call.range.len;
         let chunk = ChunkHeader {
@@ -233,7 +233,7 @@ impl Transmission {
         self.chunk_ends(chunk, sent)
     }
 
-    fn chunk(&mut self, chunk: ChunkHeader, sent: Behind<'_>) -> Result<(), Broken> {
+    fn chunk(&mut self, chunk: ChunkHeader, sent: Behind<'_>) -> Result<(), ProtocolError> {
         let request = self.of(chunk.cookie)?;
         let front = front_len(chunk.kind) as u64;
         let behind = chunk.length.checked_sub(front).ok_or("a chunk is too short")?;
@@ -255,7 +255,7 @@ impl Transmission {
         if front == 0 { self.chunk_ends(chunk, sent) } else { Ok(()) }
     }
 
-    fn front(&mut self, chunk: ChunkHeader, item: &[u8], sent: Behind<'_>) -> Result<(), Broken> {
+    fn front(&mut self, chunk: ChunkHeader, item: &[u8], sent: Behind<'_>) -> Result<(), ProtocolError> {
         let mut reader = Reader(item);
         let left = chunk.length - item.len() as u64;
         let allocation = self.described.allocation;
@@ -265,7 +265,7 @@ impl Transmission {
             let at = offset
                 .and_then(|offset| offset.checked_sub(range.offset))
                 .ok_or("a chunk is out of place")?;
-            Ok::<u64, Broken>(at)
+            Ok::<u64, ProtocolError>(at)
         };
         match chunk.kind {
             chunk::OFFSET_DATA => {
@@ -297,7 +297,7 @@ impl Transmission {
         at: u64,
         left: u64,
         sent: Behind<'_>,
-    ) -> Result<usize, Broken> {
+    ) -> Result<usize, ProtocolError> {
         let used = left.min(bytes.len() as u64);
         let request = self.of(chunk.cookie)?;
         request.claim(at, used)?;
@@ -315,7 +315,7 @@ impl Transmission {
         left: u64,
         item: &[u8],
         sent: Behind<'_>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ProtocolError> {
         let mut reader = Reader(item);
         let (len, state) = reader.u32().zip(reader.u32()).ok_or("an extent is too short")?;
         if len == 0 {
@@ -336,7 +336,7 @@ impl Transmission {
     }
 
     /// A chunk is over, and its request with the last one.
-    fn chunk_ends(&mut self, chunk: ChunkHeader, sent: Behind<'_>) -> Result<(), Broken> {
+    fn chunk_ends(&mut self, chunk: ChunkHeader, sent: Behind<'_>) -> Result<(), ProtocolError> {
         self.item = Item::Header;
         if chunk.flags & wire::REPLY_FLAG_DONE == 0 {
             return Ok(());

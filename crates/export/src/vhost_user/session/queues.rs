@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::shared_memory::{Host, NewQueue, Response};
+use spillway_core::shared_memory::{ConversationHost, MessageResponse, NewQueue};
 use spillway_core::sync::{AtomicU32, Mutex, Ordering};
 use spillway_core::{Error, LocalFuture};
 
@@ -10,13 +10,13 @@ use super::super::block;
 use super::super::inflight::Inflight;
 use super::super::message::{answer, queue_state, request};
 use super::super::queue::BlockQueue;
-use super::super::ring::{Layout, part_lens};
-use super::super::setup::{Parts, Shared};
+use super::super::ring::{RingLayout, part_lens};
+use super::super::setup::{Parts, SharedQueueState};
 use super::{QueueState, VhostUserSession, feature, refused, short};
 
 impl VhostUserSession {
     /// Where queue `index` lies for the guest.
-    pub(super) fn layout(&self, index: usize) -> Result<Layout, Error> {
+    pub(super) fn layout(&self, index: usize) -> Result<RingLayout, Error> {
         let QueueState { size, addresses, .. } = &self.queues[index];
         let Some(addresses) = addresses.filter(|_| *size > 0) else {
             return Err(refused(format!("queue {index} has no size or no place")));
@@ -30,7 +30,7 @@ impl VhostUserSession {
         if [(descriptors, 16), (available, 2), (used, 4)].iter().any(|(at, unit)| at % unit != 0) {
             return Err(refused(format!("queue {index} lies at an odd place")));
         }
-        Ok(Layout { size: *size, descriptors, available, used })
+        Ok(RingLayout { size: *size, descriptors, available, used })
     }
 
     pub(super) fn new_queue(&mut self, index: usize) -> Result<NewQueue, Error> {
@@ -47,7 +47,7 @@ impl VhostUserSession {
         };
         // Without the feature a queue is enabled from the start.
         let enabled = self.features & feature::PROTOCOL_FEATURES == 0 || self.queues[index].enabled;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedQueueState {
             memory: Mutex::new(Arc::new(self.memory.clone())),
             enabled: AtomicU32::new(u32::from(enabled)),
             base: AtomicU32::new(0),
@@ -71,8 +71,8 @@ impl VhostUserSession {
     pub(super) fn stop_queue(
         &mut self,
         body: &[u8],
-        host: &mut dyn Host,
-    ) -> Result<LocalFuture<Response>, Error> {
+        host: &mut dyn ConversationHost,
+    ) -> Result<LocalFuture<MessageResponse>, Error> {
         let (index, _) = queue_state(body).ok_or_else(short)?;
         let queue = self.queue(index)?;
         queue.stopped = queue.running.take().or(queue.stopped.take());
@@ -82,7 +82,10 @@ impl VhostUserSession {
             stopped.await;
             let base = shared.map_or(known.into(), |shared| shared.base.load(Ordering::Acquire));
             let numbers = [index, base].map(u32::to_ne_bytes);
-            Response { bytes: answer(request::GET_VRING_BASE, numbers.as_flattened()), descriptor: None }
+            MessageResponse {
+                bytes: answer(request::GET_VRING_BASE, numbers.as_flattened()),
+                descriptor: None,
+            }
         }))
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use spillway_core::Error;
-use spillway_core::shared_memory::{Host, Response};
+use spillway_core::shared_memory::{ConversationHost, MessageResponse};
 
 use super::super::inflight::{Former, Unflushed, total_len};
 use super::super::memory::{GuestMemory, REGIONS_MAX, SharedRegion};
@@ -17,7 +17,7 @@ impl VhostUserSession {
         &mut self,
         (place, offset): FileRegion,
         file: OwnedFd,
-        host: &mut dyn Host,
+        host: &mut dyn ConversationHost,
     ) -> Result<SharedRegion, Error> {
         if !place.is_sound() {
             return Err(refused(format!("a region of {} bytes ends nowhere", place.len)));
@@ -29,7 +29,7 @@ impl VhostUserSession {
         &mut self,
         body: &[u8],
         files: Vec<OwnedFd>,
-        host: &mut dyn Host,
+        host: &mut dyn ConversationHost,
     ) -> Result<(), Error> {
         let regions = regions(body, files.len())
             .ok_or_else(|| refused("it has other regions than descriptors, or is too short"))?;
@@ -47,7 +47,7 @@ impl VhostUserSession {
         &mut self,
         body: &[u8],
         files: Vec<OwnedFd>,
-        host: &mut dyn Host,
+        host: &mut dyn ConversationHost,
     ) -> Result<(), Error> {
         let region = self.map(single_region(body).ok_or_else(short)?, one(files)?, host)?;
         let mut memory = self.memory.clone();
@@ -58,7 +58,11 @@ impl VhostUserSession {
         Ok(())
     }
 
-    pub(super) fn remove_memory(&mut self, body: &[u8], host: &mut dyn Host) -> Result<(), Error> {
+    pub(super) fn remove_memory(
+        &mut self,
+        body: &[u8],
+        host: &mut dyn ConversationHost,
+    ) -> Result<(), Error> {
         let (place, _) = single_region(body).ok_or_else(short)?;
         let mut memory = self.memory.clone();
         if !memory.remove(place) {
@@ -69,7 +73,7 @@ impl VhostUserSession {
     }
 
     /// Gives all queues another view of the guest's memory. Where a queue is at work, the view that it has lives on meanwhile.
-    pub(super) fn share(&mut self, memory: GuestMemory, host: &mut dyn Host) {
+    pub(super) fn share(&mut self, memory: GuestMemory, host: &mut dyn ConversationHost) {
         self.memory = memory;
         let shared = Arc::new(self.memory.clone());
         for (index, queue) in self.queues.iter().enumerate() {
@@ -80,7 +84,11 @@ impl VhostUserSession {
         }
     }
 
-    pub(super) fn get_inflight(&mut self, body: &[u8], host: &mut dyn Host) -> Result<Response, Error> {
+    pub(super) fn get_inflight(
+        &mut self,
+        body: &[u8],
+        host: &mut dyn ConversationHost,
+    ) -> Result<MessageResponse, Error> {
         let InflightFile { queues, size, .. } = InflightFile::decode(body).ok_or_else(short)?;
         let sound = (1..=self.config.queues).contains(&queues) && (1..=QUEUE_SIZE_MAX).contains(&size);
         if !sound {
@@ -90,14 +98,14 @@ impl VhostUserSession {
         let (file, _) = host.create(len)?;
         let made = InflightFile { len, offset: 0, queues, size };
         let bytes = answer(request::GET_INFLIGHT_FD, &made.encode());
-        Ok(Response { bytes, descriptor: Some(file) })
+        Ok(MessageResponse { bytes, descriptor: Some(file) })
     }
 
     pub(super) fn set_inflight(
         &mut self,
         body: &[u8],
         files: Vec<OwnedFd>,
-        host: &mut dyn Host,
+        host: &mut dyn ConversationHost,
     ) -> Result<(), Error> {
         let InflightFile { len, offset, queues, size } = InflightFile::decode(body).ok_or_else(short)?;
         let sound = (1..=self.config.queues).contains(&queues) && (1..=QUEUE_SIZE_MAX).contains(&size);

@@ -7,7 +7,7 @@ use std::task::Context;
 use spillway_core::contract::Wakes;
 use spillway_core::random::Random;
 use spillway_core::session::Peer;
-use spillway_core::shared_memory::{Conversation, HEAD_LEN, Response};
+use spillway_core::shared_memory::{Conversation, HEAD_LEN, MessageResponse};
 use spillway_core::{Aligned, Error, block_on};
 
 use super::super::inflight::{Former, Unflushed};
@@ -52,7 +52,7 @@ impl FrontEnd {
         Self { session, host: ToyHost::default(), flags: 1 }
     }
 
-    fn ask(&mut self, request: u32, body: &[u8], files: Vec<OwnedFd>) -> Result<Response, Error> {
+    fn ask(&mut self, request: u32, body: &[u8], files: Vec<OwnedFd>) -> Result<MessageResponse, Error> {
         let numbers = [request, self.flags, body.len() as u32].map(u32::to_ne_bytes);
         let head: [u8; HEAD_LEN] = numbers.as_flattened().try_into().unwrap();
         assert_eq!(self.session.body_len(&head), Ok(body.len()));

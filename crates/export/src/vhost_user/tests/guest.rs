@@ -3,15 +3,15 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use spillway_core::shared_memory::{EventOf, Host, NewQueue, SharedMemory};
+use spillway_core::shared_memory::{ConversationHost, EventOf, NewQueue, SharedMemory};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{Aligned, Error, LocalFuture};
 
 use super::super::inflight::{Inflight, Unflushed, total_len};
-use super::super::memory::{GuestMemory, Place, SharedRegion};
+use super::super::memory::{GuestMemory, RegionPlace, SharedRegion};
 use super::super::queue::BlockQueue;
-use super::super::ring::Layout;
-use super::super::setup::{Parts, Shared, TransferLimits};
+use super::super::ring::RingLayout;
+use super::super::setup::{Parts, SharedQueueState, TransferLimits};
 use crate::Export;
 use crate::test_device::TestDevice;
 use spillway_core::sync::AtomicU32;
@@ -28,7 +28,8 @@ const AVAILABLE: u64 = BASE + 0x1000;
 const USED: u64 = BASE + 0x2000;
 const BUFFERS: u64 = BASE + 0x4000;
 
-pub(super) const LAYOUT: Layout = Layout { size: SIZE, descriptors: BASE, available: AVAILABLE, used: USED };
+pub(super) const LAYOUT: RingLayout =
+    RingLayout { size: SIZE, descriptors: BASE, available: AVAILABLE, used: USED };
 
 pub(super) const NEXT: u16 = 1;
 pub(super) const WRITE: u16 = 2;
@@ -99,7 +100,7 @@ impl Guest {
     pub(super) fn new() -> Self {
         let heap = Heap::new(LEN);
         let mut memory = GuestMemory::default();
-        let place = Place { guest: BASE, len: LEN, user: 0x7000_0000 };
+        let place = RegionPlace { guest: BASE, len: LEN, user: 0x7000_0000 };
         assert!(memory.add(SharedRegion { place, memory: heap.clone() }));
         Self { heap, memory, next_entry: 0, next_buffer: BUFFERS, available: 0, seen: 0 }
     }
@@ -236,7 +237,7 @@ impl Fixture {
         Parts {
             export: self.export.clone(),
             limits: self.limits,
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedQueueState {
                 memory: Mutex::new(Arc::new(guest.memory.clone())),
                 enabled: AtomicU32::new(1),
                 base: AtomicU32::new(0),
@@ -265,7 +266,7 @@ pub(super) struct ToyHost {
     pub(super) woken: Vec<usize>,
 }
 
-impl Host for ToyHost {
+impl ConversationHost for ToyHost {
     fn map(&mut self, _: OwnedFd, _: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error> {
         let known = self.heap.iter().chain(&self.made).find(|heap| heap.len() == len);
         match known {

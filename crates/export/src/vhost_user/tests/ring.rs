@@ -1,6 +1,6 @@
 //! What a ring takes, and what it does not.
 
-use super::super::memory::{GuestMemory, Place, SharedRegion};
+use super::super::memory::{GuestMemory, RegionPlace, SharedRegion};
 use super::super::ring::{Broken, Ring, Segment};
 use super::guest::{BASE, Guest, Heap, INDIRECT, LAYOUT, NEXT, SIZE, WRITE};
 
@@ -133,10 +133,10 @@ fn memory_in_two_regions_is_one_and_what_lies_between_is_none() {
     let mut memory = GuestMemory::default();
     let heaps = [Heap::new(64), Heap::new(64), Heap::new(64)];
     for (heap, guest) in heaps.iter().zip([100, 164, 300]) {
-        let place = Place { guest, len: 64, user: guest + 1000 };
+        let place = RegionPlace { guest, len: 64, user: guest + 1000 };
         assert!(memory.add(SharedRegion { place, memory: heap.clone() }));
     }
-    let overlapping = Place { guest: 220, len: 9, user: 0 };
+    let overlapping = RegionPlace { guest: 220, len: 9, user: 0 };
     assert!(!memory.add(SharedRegion { place: overlapping, memory: Heap::new(64) }));
     memory.write(160, b"12345678").unwrap();
     assert_eq!((&heaps[0].bytes()[60..], &heaps[1].bytes()[..4]), (&b"1234"[..], &b"5678"[..]));
@@ -144,5 +144,5 @@ fn memory_in_two_regions_is_one_and_what_lies_between_is_none() {
     assert!(memory.write(u64::MAX, b"12").is_err() && memory.load(163).is_err() && memory.load(227).is_err());
     assert_eq!(memory.guest_address(1100 + 32, 32), Some(132));
     assert_eq!([memory.guest_address(1100, 65), memory.guest_address(99, 1)], [None; 2]);
-    assert!(memory.remove(Place { guest: 300, len: 64, user: 1300 }) && memory.load(300).is_err());
+    assert!(memory.remove(RegionPlace { guest: 300, len: 64, user: 1300 }) && memory.load(300).is_err());
 }

@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 use spillway_core::LocalFuture;
 use spillway_core::session::Output;
 
-use crate::runtime::op::{Awaited, Event, receive_now};
+use crate::runtime::op::{Awaited, Readiness, receive_now};
 
 /// Slices in one send: half of what the system allows.
 const SLICES_MAX: usize = 512;
@@ -35,7 +35,7 @@ impl Full {
     pub(super) fn new(socket: &Arc<OwnedFd>, short: bool) -> Self {
         let patience = Box::pin(compio::time::sleep(PATIENCE));
         let writable = if short { Awaited::after_pause } else { Awaited::new };
-        Self { writable: writable(socket, Event::Writable), patience: Some(patience) }
+        Self { writable: writable(socket, Readiness::Writable), patience: Some(patience) }
     }
 
     /// Whether the socket has room again.

@@ -6,7 +6,7 @@ use std::task::Context;
 
 use compio::runtime::Runtime;
 
-use crate::runtime::op::{Awaited, Event};
+use crate::runtime::op::{Awaited, Readiness};
 
 /// Waits for a hang-up from the first look on, where the driver can.
 pub(super) struct Watch {
@@ -26,6 +26,6 @@ impl Watch {
         if self.polling_driver {
             return false;
         }
-        self.hung_up.get_or_insert_with(|| Awaited::new(socket, Event::HangUp)).holds(context)
+        self.hung_up.get_or_insert_with(|| Awaited::new(socket, Readiness::HangUp)).holds(context)
     }
 }

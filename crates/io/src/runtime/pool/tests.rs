@@ -12,7 +12,7 @@ use spillway_core::sync::{AtomicUsize, Mutex, Ordering};
 use spillway_core::{Place, task};
 
 use super::others_first;
-use crate::runtime::op::{Awaited, Event};
+use crate::runtime::op::{Awaited, Readiness};
 use crate::{DriverChoice, Workers, WorkersOptions};
 
 fn until(wanted: impl Fn() -> bool) {
@@ -85,7 +85,7 @@ fn who_is_woken_by_another_task_does_not_wait_for_the_ring() {
         let (waiting, (sees, seen)) = (Arc::new(Mutex::new(None::<Waker>)), mpsc::channel());
         let (known, awaited) = (waiting.clone(), end.clone());
         let second = move || {
-            let mut ended = Awaited::new(&awaited, Event::Readable);
+            let mut ended = Awaited::new(&awaited, Readiness::Readable);
             poll_fn(move |context| {
                 *known.lock() = Some(context.waker().clone());
                 let poll = ended.poll(context);
@@ -111,7 +111,7 @@ fn who_is_woken_by_another_task_does_not_wait_for_the_ring() {
 
 /// A turn of a task whose client has answered.
 async fn turn_of(event: &Arc<OwnedFd>) {
-    let mut answered = Awaited::new(event, Event::Readable);
+    let mut answered = Awaited::new(event, Readiness::Readable);
     poll_fn(|context| answered.poll(context)).await;
     read(event, &mut [0; 8]).unwrap();
 }

@@ -13,7 +13,7 @@ use spillway_core::sync::{
 };
 use spillway_core::{BlockSize, ByteRange, Env, Geometry, Kind, Seam, Works, Workspace};
 use spillway_policy::dirty_regions::{RegionNumber, Stamp};
-use spillway_policy::zones::Attempt;
+use spillway_policy::zones::ZoneAttempt;
 
 use super::config::{Mode, Settings};
 use super::folios::places::{ORDERS, Places};
@@ -27,7 +27,7 @@ use crate::writeback::{Aging, Meter, Pauses, Writeback};
 use charges::{Dirtiable, unsaved_blocks, unsaved_min};
 use counts::{Count, Counts};
 use pressure::Pressure;
-use streams::Streams;
+use streams::AccessStreams;
 
 /// See the head of this module.
 pub struct PageCache {
@@ -70,7 +70,7 @@ pub(super) struct Core {
     pub(super) works: Works,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
-    pub(super) streams: Streams,
+    pub(super) streams: AccessStreams,
     /// Of the device below.
     pub(super) meter: Arc<Meter>,
     /// Copies of what is written back.
@@ -160,9 +160,9 @@ impl Core {
             return self.frame_of_2011(shard, order, slice, Some(percent));
         }
         let frame = self.zones.place(self.settings.dirty_ratio.get(), |zone, attempt| match attempt {
-            Attempt::Spare => self.take(shard, zone, order),
-            Attempt::Reclaim => self.evict_directly(shard, zone, order, slice),
-            Attempt::Fallback => {
+            ZoneAttempt::Spare => self.take(shard, zone, order),
+            ZoneAttempt::Reclaim => self.evict_directly(shard, zone, order, slice),
+            ZoneAttempt::Fallback => {
                 let free = self.take(shard, zone, order);
                 free.or_else(|| self.evict_directly(shard, zone, order, slice))
             }

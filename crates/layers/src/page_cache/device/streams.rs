@@ -33,7 +33,7 @@ impl Bounds {
 }
 
 /// See the head of this file. The locks are leaves.
-pub(crate) struct Streams {
+pub(crate) struct AccessStreams {
     pub(crate) found: Mutex<Readahead>,
     /// Of writes that bring folios in: what they will write decides how large these are.
     pub(crate) written: Mutex<Readahead>,
@@ -43,7 +43,7 @@ pub(crate) struct Streams {
     pub(crate) bounds: Bounds,
 }
 
-impl Streams {
+impl AccessStreams {
     pub(crate) fn new(buffers: Workspace) -> Self {
         let bounds = Bounds::new(buffers.bytes() as u64);
         Self { found: Mutex::default(), written: Mutex::default(), buffers, bounds }

@@ -6,7 +6,7 @@ use spillway_core::sync::{AtomicU32, Ordering};
 use spillway_policy::eviction::S3Fifo;
 use spillway_policy::folio::FolioState;
 
-use super::places::{Places, Span, UnitNumber};
+use super::places::{FolioSpan, Places, UnitNumber};
 use super::slabs::Frame;
 
 /// A folio's access word: the mark of its eviction; whether it was read ahead and not accessed since; whether a window of readahead
@@ -35,9 +35,9 @@ pub(crate) const ZONES_MAX: usize = (1 << (u32::BITS - SLOT_BITS)) - 1;
 
 /// Where a folio is kept: a zone, and a slot below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(pub(crate) u32);
+pub(crate) struct FolioPlace(pub(crate) u32);
 
-impl Place {
+impl FolioPlace {
     /// Of no folio: its zone is above the last one.
     pub(crate) const NOWHERE: Self = Self(u32::MAX);
 
@@ -61,7 +61,7 @@ impl Place {
 pub(crate) struct Folio {
     pub(crate) unit: UnitNumber,
     /// The next folio in the list of its region, and the one before it (`index`).
-    pub(crate) beside: [Place; 2],
+    pub(crate) beside: [FolioPlace; 2],
     /// Where its content stands.
     pub(crate) frame: Frame,
     pub(crate) state: FolioState,
@@ -76,7 +76,7 @@ impl Folio {
     pub(crate) fn new(unit: UnitNumber, frame: Frame, places: &Places, access: Option<&Range<u32>>) -> Self {
         let word = access.map_or(UNREAD, |blocks| blocks.end << END_SHIFT);
         let state = FolioState::new(places.blocks(frame.order));
-        Self { unit, beside: [Place::NOWHERE; 2], frame, state, fills: 0, access: AtomicU32::new(word) }
+        Self { unit, beside: [FolioPlace::NOWHERE; 2], frame, state, fills: 0, access: AtomicU32::new(word) }
     }
 
     /// Whether it has `unit`.
@@ -87,8 +87,8 @@ impl Folio {
 
     /// What it has of the device.
     #[inline]
-    pub(crate) fn span(&self) -> Span {
-        Span { unit: self.unit, order: self.frame.order }
+    pub(crate) fn span(&self) -> FolioSpan {
+        FolioSpan { unit: self.unit, order: self.frame.order }
     }
 
     /// The zone that its memory is of.

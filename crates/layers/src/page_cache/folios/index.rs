@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use super::folio::{Folio, Place};
-use super::places::{Places, Span, UnitNumber};
+use super::folio::{Folio, FolioPlace};
+use super::places::{FolioSpan, Places, UnitNumber};
 use super::shares::Share;
 use super::units::Units;
 use crate::page_cache::work::FOLIO;
@@ -24,47 +24,47 @@ const FEW: u64 = 32;
 pub(crate) struct Index {
     units: Units,
     /// The first folio of each list.
-    lists: Box<[Place]>,
+    lists: Box<[FolioPlace]>,
     /// A region has 2^order units.
     region_order: u32,
 }
 
 #[inline]
-fn at(zones: &[Share], place: Place) -> &Folio {
+fn at(zones: &[Share], place: FolioPlace) -> &Folio {
     zones[place.zone()].slots.at(place.slot())
 }
 
-fn at_mut(zones: &mut [Share], place: Place) -> &mut Folio {
+fn at_mut(zones: &mut [Share], place: FolioPlace) -> &mut Folio {
     zones[place.zone()].slots.at_mut(place.slot())
 }
 
-fn units(span: Span) -> impl Iterator<Item = UnitNumber> {
+fn units(span: FolioSpan) -> impl Iterator<Item = UnitNumber> {
     (span.unit.0..span.end().0).map(UnitNumber)
 }
 
 impl Index {
     /// Bytes that it takes for each unit, but for lists; and beside that.
     pub(crate) const BYTES_EACH: u64 = Units::BYTES_EACH;
-    pub(crate) const BYTES_SPARE: u64 = Units::BYTES_SPARE + size_of::<Place>() as u64 + 16;
+    pub(crate) const BYTES_SPARE: u64 = Units::BYTES_SPARE + size_of::<FolioPlace>() as u64 + 16;
 
     /// Bytes of lists for so many units.
     pub(crate) const fn list_bytes(units: u64) -> u64 {
-        size_of::<Place>() as u64 * units.div_ceil(LIST_UNITS)
+        size_of::<FolioPlace>() as u64 * units.div_ceil(LIST_UNITS)
     }
 
     /// Of folios that have no more than so many units together.
     pub(crate) fn new(units: u64, places: &Places) -> Self {
-        let lists = vec![Place::NOWHERE; (units / LIST_UNITS + 1) as usize].into();
+        let lists = vec![FolioPlace::NOWHERE; (units / LIST_UNITS + 1) as usize].into();
         Self { units: Units::new(units), lists, region_order: places.region_shift - places.unit_shift }
     }
 
     /// The folio that has a unit, and its place.
     #[inline(always)]
-    pub(crate) fn find<'a>(&self, zones: &'a [Share], unit: UnitNumber) -> Option<(&'a Folio, Place)> {
+    pub(crate) fn find<'a>(&self, zones: &'a [Share], unit: UnitNumber) -> Option<(&'a Folio, FolioPlace)> {
         let mut met = None;
         // The last that is met is the one that is found.
         self.units.find(self.units.print(unit.0), |held| {
-            let (folio, _) = met.insert((at(zones, Place(held)), Place(held)));
+            let (folio, _) = met.insert((at(zones, FolioPlace(held)), FolioPlace(held)));
             folio.has(unit)
         })?;
         met
@@ -76,34 +76,34 @@ impl Index {
     }
 
     fn listed<'a>(&self, zones: &'a [Share], list: usize) -> impl Iterator<Item = &'a Folio> {
-        let folio = |place: Place| (place != Place::NOWHERE).then(|| at(zones, place));
+        let folio = |place: FolioPlace| (place != FolioPlace::NOWHERE).then(|| at(zones, place));
         std::iter::successors(folio(self.lists[list]), move |last| folio(last.beside[0]))
     }
 
     /// A folio is there.
-    pub(crate) fn insert(&mut self, zones: &mut [Share], place: Place) {
+    pub(crate) fn insert(&mut self, zones: &mut [Share], place: FolioPlace) {
         let span = at(zones, place).span();
         units(span).for_each(|unit| self.units.insert(self.units.print(unit.0), place.0));
         let first = &mut self.lists[self.list(span.unit)];
         let next = std::mem::replace(first, place);
-        at_mut(zones, place).beside = [next, Place::NOWHERE];
-        if next != Place::NOWHERE {
+        at_mut(zones, place).beside = [next, FolioPlace::NOWHERE];
+        if next != FolioPlace::NOWHERE {
             at_mut(zones, next).beside[1] = place;
         }
     }
 
     /// A folio is about to leave.
-    pub(crate) fn remove(&mut self, zones: &mut [Share], place: Place) {
+    pub(crate) fn remove(&mut self, zones: &mut [Share], place: FolioPlace) {
         let (span, [next, last]) = (at(zones, place).span(), at(zones, place).beside);
         for unit in units(span) {
             let entry = self.units.find(self.units.print(unit.0), |held| held == place.0);
             self.units.remove(entry.expect("each unit of a folio has its entry"));
         }
         match last {
-            Place::NOWHERE => self.lists[self.list(span.unit)] = next,
+            FolioPlace::NOWHERE => self.lists[self.list(span.unit)] = next,
             last => at_mut(zones, last).beside[0] = next,
         }
-        if next != Place::NOWHERE {
+        if next != FolioPlace::NOWHERE {
             at_mut(zones, next).beside[1] = last;
         }
     }

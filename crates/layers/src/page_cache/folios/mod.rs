@@ -22,12 +22,12 @@ use spillway_policy::zones::Watermarks;
 
 use super::work::{FOLIO, copied};
 use crate::slice::{Slice, note};
-use folio::{Folio, Place};
+use folio::{Folio, FolioPlace};
 use index::Index;
-use places::{ORDERS, Piece, Places, Span, UnitNumber};
+use places::{FolioSpan, ORDERS, Piece, Places, UnitNumber};
 use shares::{SLOT_BYTES, Share, Traffic};
 use slabs::Frame;
-use wanted::Wanted;
+use wanted::WantedRanges;
 
 /// A shard of the cache, behind its lock.
 pub(super) struct Folios {
@@ -38,7 +38,7 @@ pub(super) struct Folios {
     pub(super) orders: [u32; ORDERS],
     pub(super) dirty: DirtyRegions,
     /// What clients wait for there.
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedRanges,
 }
 
 /// Bytes that a folio of so many blocks takes beside its content: slot, entry in the index, queues, blocks' state and what the allocator keeps
@@ -51,7 +51,7 @@ pub(super) const fn bytes_beside(blocks: u32) -> u64 {
 
 /// A folio that has left.
 pub(super) struct Evicted {
-    pub(super) span: Span,
+    pub(super) span: FolioSpan,
     /// It was read ahead, and not accessed since.
     pub(super) unread: bool,
 }
@@ -66,7 +66,7 @@ impl Folios {
             index: Index::new(units.iter().sum(), &places),
             orders: [0; ORDERS],
             dirty: DirtyRegions::default(),
-            wanted: Wanted::default(),
+            wanted: WantedRanges::default(),
         }
     }
 
@@ -75,7 +75,7 @@ impl Folios {
         (0..).zip(self.orders).map(|(order, folios)| u64::from(folios) << order).sum()
     }
 
-    fn find(&self, unit: UnitNumber) -> Option<(&Folio, Place)> {
+    fn find(&self, unit: UnitNumber) -> Option<(&Folio, FolioPlace)> {
         self.index.find(&self.zones, unit)
     }
 
@@ -122,13 +122,13 @@ impl Folios {
     }
 
     /// The largest span from `unit` on, which no folio has, that would lie over no folio; at most of `order`.
-    pub(super) fn room(&self, unit: UnitNumber, order: u8) -> Span {
+    pub(super) fn room(&self, unit: UnitNumber, order: u8) -> FolioSpan {
         if order == 0 || mutant::on("page_cache: bring a folio in over another") {
-            return Span { unit, order };
+            return FolioSpan { unit, order };
         }
-        let end = Span { unit, order }.end();
+        let end = FolioSpan { unit, order }.end();
         let next = self.index.within(&self.zones, unit..end).first().map_or(end, |folio| folio.unit);
-        Span { unit, order: (next.0 - unit.0).ilog2() as u8 }
+        FolioSpan { unit, order: (next.0 - unit.0).ilog2() as u8 }
     }
 
     /// Memory of a zone for a folio of `order`, or of the largest below it for which there is some.
@@ -171,7 +171,7 @@ impl Folios {
         let folio = Folio::new(unit, frame, &self.places, access);
         let (zone, span) = (folio.zone(), folio.span());
         assert!(span.unit.0.is_multiple_of(span.units()), "a folio lies at a multiple of its size");
-        let place = Place::new(zone, self.zones[usize::from(zone)].insert(folio));
+        let place = FolioPlace::new(zone, self.zones[usize::from(zone)].insert(folio));
         self.index.insert(&mut self.zones, place);
         self.orders[usize::from(span.order)] += 1;
     }
@@ -183,7 +183,7 @@ impl Folios {
 
     /// The folio of a slot of `zone` leaves.
     pub(super) fn remove(&mut self, zone: usize, slot: u32) -> Evicted {
-        self.index.remove(&mut self.zones, Place::new(zone as u8, slot));
+        self.index.remove(&mut self.zones, FolioPlace::new(zone as u8, slot));
         let folio = self.zones[zone].remove(slot);
         let (span, unread) = (folio.span(), folio.is_unread());
         self.orders[usize::from(span.order)] -= 1;
@@ -253,7 +253,7 @@ impl Folios {
         runs
     }
 
-    fn spans_within(&self, range: ByteRange) -> Vec<Span> {
+    fn spans_within(&self, range: ByteRange) -> Vec<FolioSpan> {
         self.within(range).into_iter().map(Folio::span).collect()
     }
 
@@ -285,7 +285,7 @@ impl Folios {
     /// Asserts that folios, index, counts and dirty regions agree; returns the dirty blocks of each zone, and those that are being written
     /// back.
     pub(super) fn verify(&self) -> Vec<(u64, u64)> {
-        let mut spans: Vec<Span> = self.all().map(Folio::span).collect();
+        let mut spans: Vec<FolioSpan> = self.all().map(Folio::span).collect();
         spans.sort_unstable_by_key(|span| span.unit);
         assert!(spans.windows(2).all(|two| two[0].end() <= two[1].unit), "no folio lies over another");
         self.index.verify(&self.zones);
@@ -317,12 +317,18 @@ mod tests {
     }
 
     /// Whether no folio has any of `units`.
-    fn is_free(plain: &BTreeMap<u64, Span>, units: Range<u64>) -> bool {
+    fn is_free(plain: &BTreeMap<u64, FolioSpan>, units: Range<u64>) -> bool {
         plain.values().all(|span| span.end().0 <= units.start || units.end <= span.unit.0)
     }
 
     /// Brings a folio of `order` or less in, as `unit` comes to lie, if none is there.
-    fn bring_in(folios: &mut Folios, plain: &mut BTreeMap<u64, Span>, zone: usize, unit: u64, order: u8) {
+    fn bring_in(
+        folios: &mut Folios,
+        plain: &mut BTreeMap<u64, FolioSpan>,
+        zone: usize,
+        unit: u64,
+        order: u8,
+    ) {
         let unit = unit >> order << order;
         if !is_free(plain, unit..unit + 1) {
             return;
@@ -331,7 +337,7 @@ mod tests {
         let largest = (0..=order).rev().find(|order| is_free(plain, unit..unit + (1 << order)));
         assert_eq!((room.unit.0, Some(room.order)), (unit, largest));
         let Some(frame) = folios.take(zone, room.order) else { return };
-        let span = Span { order: frame.order, ..room };
+        let span = FolioSpan { order: frame.order, ..room };
         folios.insert(span.unit, frame, Some(&(0..1)));
         plain.insert(unit, span);
     }
@@ -357,8 +363,8 @@ mod tests {
                 folios.verify();
                 let end = unit + [1, 9, 30, 40, 100, 300][usize::from(order)];
                 let range = ByteRange::new(unit << 12, (end - unit) << 12);
-                let found: Vec<Span> = folios.within(range).into_iter().map(Folio::span).collect();
-                let touched = |span: &&Span| span.unit.0 < end && unit < span.end().0;
+                let found: Vec<FolioSpan> = folios.within(range).into_iter().map(Folio::span).collect();
+                let touched = |span: &&FolioSpan| span.unit.0 < end && unit < span.end().0;
                 prop_assert_eq!(found, plain.values().filter(touched).copied().collect::<Vec<_>>());
                 for unit in 0..UNITS + 32 {
                     let span = folios.get(UnitNumber(unit)).map(Folio::span);

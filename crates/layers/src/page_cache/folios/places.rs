@@ -27,12 +27,12 @@ pub(crate) struct Places {
 
 /// The part of the device that a folio has: 2^order units, at a multiple of its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct FolioSpan {
     pub(crate) unit: UnitNumber,
     pub(crate) order: u8,
 }
 
-impl Span {
+impl FolioSpan {
     /// The first unit behind it.
     #[inline]
     pub(crate) fn end(self) -> UnitNumber {
@@ -54,7 +54,7 @@ impl Span {
 /// The part of a range that lies in one folio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    pub(crate) folio: Span,
+    pub(crate) folio: FolioSpan,
     /// Blocks of the folio.
     pub(crate) blocks: Range<u32>,
     /// Bytes of the folio.
@@ -143,7 +143,7 @@ impl Places {
 
     /// The part of whole blocks of `range` from `start` on that lies in `folio`, as it does at its begin.
     #[inline]
-    pub(crate) fn piece(&self, range: ByteRange, start: u64, folio: Span) -> Piece {
+    pub(crate) fn piece(&self, range: ByteRange, start: u64, folio: FolioSpan) -> Piece {
         let at = range.offset + start;
         let (base, behind) = (self.start(folio.unit), self.start(folio.end()));
         // Without values: what a message shows is stored with each hit.
@@ -155,12 +155,12 @@ impl Places {
     }
 
     /// The part of `range` that lies in `folio`, which it touches.
-    pub(crate) fn part(&self, range: ByteRange, folio: Span) -> Piece {
+    pub(crate) fn part(&self, range: ByteRange, folio: FolioSpan) -> Piece {
         self.piece(range, self.start(folio.unit).saturating_sub(range.offset), folio)
     }
 
     /// Where blocks of a folio lie on the device.
-    pub(crate) fn range(&self, folio: Span, blocks: &Range<u32>) -> ByteRange {
+    pub(crate) fn range(&self, folio: FolioSpan, blocks: &Range<u32>) -> ByteRange {
         let offset = self.start(folio.unit) + (u64::from(blocks.start) << self.block_shift);
         ByteRange::new(offset, (blocks.len() as u64) << self.block_shift)
     }
@@ -176,7 +176,8 @@ mod tests {
     #[test]
     fn a_piece_is_what_a_folio_has_of_a_range() {
         let range = ByteRange::new(3 << 12, 13 << 12);
-        let [first, second] = [(0, 0), (2, 1)].map(|(unit, order)| Span { unit: UnitNumber(unit), order });
+        let [first, second] =
+            [(0, 0), (2, 1)].map(|(unit, order)| FolioSpan { unit: UnitNumber(unit), order });
         let piece = PLACES.piece(range, 0, first);
         assert_eq!((piece.blocks.clone(), piece.bytes.clone(), piece.start), (3..4, 3 << 12..4 << 12, 0));
         assert_eq!(PLACES.part(range, first), piece);
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn spans_have_names_of_their_own() {
-        let name = |(unit, order)| Span { unit: UnitNumber(unit), order }.name();
+        let name = |(unit, order)| FolioSpan { unit: UnitNumber(unit), order }.name();
         let names = [(0, 0), (0, 1), (1, 0), (2, 1)].map(name);
         assert!((1..4).all(|at| !names[..at].contains(&names[at])));
     }

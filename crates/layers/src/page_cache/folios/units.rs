@@ -19,9 +19,9 @@ impl Print {
     }
 }
 
-/// Of an entry, in the table.
+/// The place of an entry in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry(usize);
+pub(crate) struct UnitEntry(usize);
 
 pub(crate) struct Units {
     /// A print above what is held; 0 where there is nothing.
@@ -72,12 +72,12 @@ impl Units {
 
     /// The entry with `print` for which `is` holds.
     #[inline(always)]
-    pub(crate) fn find(&self, print: Print, mut is: impl FnMut(u32) -> bool) -> Option<Entry> {
+    pub(crate) fn find(&self, print: Print, mut is: impl FnMut(u32) -> bool) -> Option<UnitEntry> {
         let mut at = self.home(print);
         loop {
             let entry = self.entries[at];
             if (entry >> 32) as u32 == print.0 && is(entry as u32) {
-                return Some(Entry(at));
+                return Some(UnitEntry(at));
             }
             if entry == 0 {
                 return None;
@@ -98,7 +98,7 @@ impl Units {
     }
 
     /// What lies behind an entry that leaves comes nearer to its own first place.
-    pub(crate) fn remove(&mut self, Entry(mut hole): Entry) {
+    pub(crate) fn remove(&mut self, UnitEntry(mut hole): UnitEntry) {
         assert_ne!(self.entries[hole], 0, "what leaves is there");
         self.len -= 1;
         let count = self.entries.len();
@@ -129,7 +129,7 @@ mod tests {
             (0..3000).for_each(|nth| units.insert(units.print(nth * step), nth as u32));
             let far = |nth: u64| {
                 let print = units.print(nth * step);
-                let Entry(at) = units.find(print, |held| held == nth as u32).expect("it was inserted");
+                let UnitEntry(at) = units.find(print, |held| held == nth as u32).expect("it was inserted");
                 (at + units.entries.len() - units.home(print)) % units.entries.len()
             };
             let sum: usize = (0..3000).map(far).sum();

@@ -8,13 +8,13 @@ use spillway_policy::dirty_regions::RegionNumber;
 
 /// See the head of this file.
 #[derive(Default)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedRanges {
     next: u64,
     /// By region, and by the order in which they came.
     ranges: BTreeMap<(RegionNumber, u64), ByteRange>,
 }
 
-impl Wanted {
+impl WantedRanges {
     /// `range`, which lies in `region`, is waited for. Returns its number there.
     pub(crate) fn enter(&mut self, region: RegionNumber, range: ByteRange) -> u64 {
         self.next += 1;
@@ -50,12 +50,12 @@ mod tests {
 
     #[test]
     fn what_meets_is_one_range_and_other_regions_have_their_own() {
-        let (mut wanted, range) = (Wanted::default(), |(offset, len)| ByteRange::new(offset, len));
+        let (mut wanted, range) = (WantedRanges::default(), |(offset, len)| ByteRange::new(offset, len));
         let numbers = [(40, 10), (10, 10), (20, 5), (12, 3), (60, 1)]
             .map(|part| wanted.enter(RegionNumber(3), range(part)));
         wanted.enter(RegionNumber(4), range((100, 1)));
         wanted.enter(RegionNumber(2), range((0, 1)));
-        let with = |wanted: &Wanted, own| wanted.with(RegionNumber(3), range(own));
+        let with = |wanted: &WantedRanges, own| wanted.with(RegionNumber(3), range(own));
         assert_eq!(with(&wanted, (45, 10)), [(10, 15), (40, 15), (60, 1)].map(range));
         numbers[..4].iter().for_each(|number| wanted.leave(RegionNumber(3), *number));
         assert_eq!(with(&wanted, (5, 1)), [(5, 1), (60, 1)].map(range));

@@ -5,7 +5,7 @@
 //! then touches is up to the kernel. Zones without an order of preference take turns by size, so that all are aged alike.
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_policy::zones::{Attempt, Zone, place};
+use spillway_policy::zones::{Zone, ZoneAttempt, place};
 
 use super::folio::ZONES_MAX;
 use super::places::Places;
@@ -23,7 +23,7 @@ struct Kept {
 
 /// What a zone holds, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ZoneUsage {
     pub(crate) all: u64,
     pub(crate) free: u64,
     pub(crate) dirty: u64,
@@ -129,10 +129,10 @@ impl Zones {
     pub(crate) fn place<T>(
         &self,
         percent: u64,
-        mut take: impl FnMut(usize, Attempt) -> Option<T>,
+        mut take: impl FnMut(usize, ZoneAttempt) -> Option<T>,
     ) -> Option<T> {
         if self.len() == 1 {
-            return take(0, Attempt::Fallback);
+            return take(0, ZoneAttempt::Fallback);
         }
         let zones_in_order: Vec<usize> = self.order().collect();
         let zones: Vec<Zone> = zones_in_order.iter().map(|zone| self.held(*zone).zone()).collect();
@@ -161,9 +161,9 @@ impl Zones {
         self.dirtied(zone, again);
     }
 
-    pub(crate) fn held(&self, zone: usize) -> Held {
+    pub(crate) fn held(&self, zone: usize) -> ZoneUsage {
         let zone = &self.kept[zone];
-        Held {
+        ZoneUsage {
             all: zone.units * self.blocks,
             free: zone.free.load(Ordering::Relaxed) * self.blocks,
             dirty: zone.dirty.load(Ordering::Relaxed),
@@ -172,7 +172,7 @@ impl Zones {
     }
 }
 
-impl Held {
+impl ZoneUsage {
     fn zone(self) -> Zone {
         let Self { all, free, dirty, moving } = self;
         Zone { free, reserve: 0, reclaimable: all - free, unsaved: dirty + moving }
@@ -256,7 +256,7 @@ mod tests {
     /// The zones from which memory comes until none is free, each unit dirtied.
     fn dirtied(percent: u64) -> Vec<u8> {
         let zones = zones(&[20, 80]);
-        let free = |zone, attempt| if attempt == Attempt::Reclaim { None } else { take(&zones, zone) };
+        let free = |zone, attempt| if attempt == ZoneAttempt::Reclaim { None } else { take(&zones, zone) };
         let dirty = || zones.place(percent, free).inspect(|zone| zones.dirtied(*zone, 1));
         std::iter::from_fn(dirty).collect()
     }
@@ -278,7 +278,7 @@ mod tests {
         zones.dirtied(0, 20);
         let ask = |reclaimed: Option<u8>| {
             zones.place(40, |zone, attempt| match attempt {
-                Attempt::Reclaim => reclaimed.filter(|reclaimed| usize::from(*reclaimed) == zone),
+                ZoneAttempt::Reclaim => reclaimed.filter(|reclaimed| usize::from(*reclaimed) == zone),
                 _ => take(&zones, zone),
             })
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spillway_core::ByteRange;
 use spillway_core::sync::Ordering;
-use spillway_policy::dirty_regions::{End, RegionNumber};
+use spillway_policy::dirty_regions::{BatchEnd, RegionNumber};
 
 use super::super::device::Core;
 use super::super::folios::Folios;
@@ -21,7 +21,7 @@ pub(in crate::page_cache) struct Batch {
     pub(super) in_parts: bool,
     /// Of the engine, until it has memory for its copy.
     pub(super) queued: Option<Queued>,
-    pub(super) end: End,
+    pub(super) end: BatchEnd,
     /// It was not written, and is not wanted any more.
     dropped: bool,
     /// The cache has learned of its end.
@@ -44,7 +44,7 @@ impl Batch {
     /// the engine may find the region taken whenever it looks, and a flush would wait for as long as discards follow each other there.
     pub(in crate::page_cache) fn forgo(mut self) -> Option<Batch> {
         self.runs.iter_mut().for_each(|(_, landed)| *landed = true);
-        (self.end, self.dropped) = (End::Landed, true);
+        (self.end, self.dropped) = (BatchEnd::Landed, true);
         let rest = self.core.end_batch(&self);
         self.ended = true;
         rest
@@ -101,7 +101,7 @@ impl Core {
         assert!(before >= all, "{all} dirty blocks of {before}");
         self.moving.fetch_add(all, Ordering::Relaxed);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
-        let (core, end) = (self.clone(), End::Withdrawn);
+        let (core, end) = (self.clone(), BatchEnd::Withdrawn);
         Batch { core, region, runs, in_parts: false, queued: None, end, dropped: false, ended: false }
     }
 

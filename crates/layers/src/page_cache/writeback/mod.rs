@@ -17,7 +17,7 @@ use spillway_core::buffer::{ALIGNMENT, Shared};
 use spillway_core::size::human;
 use spillway_core::sync::Ordering;
 use spillway_core::{ByteRange, IoBuf, Kind, LocalFuture, Request, mutant};
-use spillway_policy::dirty_regions::{End, RegionNumber, RegionState, Stamp};
+use spillway_policy::dirty_regions::{BatchEnd, RegionNumber, RegionState, Stamp};
 use spillway_policy::watermarks::Goal;
 
 pub(super) use self::batch::Batch;
@@ -255,7 +255,7 @@ impl Core {
         };
         batch.runs = parts.iter().map(|(part, result)| (*part, landed(*result))).collect();
         let landed = batch.runs.iter().all(|(_, landed)| *landed);
-        batch.end = if landed { End::Landed } else { End::Failed };
+        batch.end = if landed { BatchEnd::Landed } else { BatchEnd::Failed };
         let failed = parts.into_iter().filter_map(|(part, result)| Some((part, result.err()?)));
         // Said before the batch ends: who then looks for room does not try it again.
         failed.inspect(|(_, kind)| self.fail("writing back", *kind)).collect()

@@ -40,20 +40,20 @@ impl Content {
 }
 
 /// A block, charged while it is cached.
-pub(super) struct Block {
+pub(super) struct CachedBlock {
     pub(super) content: Content,
     _charge: Charge,
 }
 
 /// See the head of this file. Blocks are numbered by their place on the device.
-pub(super) struct Blocks {
+pub(super) struct CachedBlocks {
     budget: Arc<Budget>,
     block: usize,
-    dirty: BTreeMap<u64, Block>,
-    in_flight: BTreeMap<u64, Block>,
+    dirty: BTreeMap<u64, CachedBlock>,
+    in_flight: BTreeMap<u64, CachedBlock>,
 }
 
-impl Blocks {
+impl CachedBlocks {
     /// An empty cache of blocks of `block` bytes.
     pub(super) fn new(budget: Arc<Budget>, block: usize) -> Self {
         assert!((block as u64).is_multiple_of(SECTOR), "blocks of {block} bytes");
@@ -77,13 +77,13 @@ impl Blocks {
             return Err(Kind::NoSpace);
         }
         let charge = self.budget.hold(self.block as u64 + ENTRY_COST)?;
-        self.dirty.insert(number, Block { content: content(), _charge: charge });
+        self.dirty.insert(number, CachedBlock { content: content(), _charge: charge });
         Ok(())
     }
 
     /// Whether any of these blocks is cached.
     pub(super) fn contains_any(&self, blocks: Range<u64>) -> bool {
-        let has = |map: &BTreeMap<u64, Block>| map.range(blocks.clone()).next().is_some();
+        let has = |map: &BTreeMap<u64, CachedBlock>| map.range(blocks.clone()).next().is_some();
         has(&self.dirty) || has(&self.in_flight)
     }
 
@@ -123,7 +123,7 @@ impl Blocks {
     }
 
     /// Empties the cache: the newest version of each block.
-    pub(super) fn take_all(&mut self) -> BTreeMap<u64, Block> {
+    pub(super) fn take_all(&mut self) -> BTreeMap<u64, CachedBlock> {
         self.begin_flight(0..u64::MAX);
         assert!(self.dirty.is_empty(), "all of it is in flight");
         std::mem::take(&mut self.in_flight)
@@ -131,7 +131,7 @@ impl Blocks {
 }
 
 /// The first block from a place on that `lot` selects between the first and the last.
-fn draw(map: &BTreeMap<u64, Block>, lot: u64) -> Option<(u64, &Content)> {
+fn draw(map: &BTreeMap<u64, CachedBlock>, lot: u64) -> Option<(u64, &Content)> {
     let ((first, _), (last, _)) = (map.first_key_value()?, map.last_key_value()?);
     let found = map.range(first + lot % (last - first + 1)..).next();
     let (number, block) = found.expect("the last one is not before the place");

@@ -12,7 +12,7 @@ use spillway_core::{
     mutant,
 };
 
-use super::blocks::{Blocks, Content};
+use super::blocks::{CachedBlocks, Content};
 use super::config::Settings;
 
 /// All blocks of a device.
@@ -34,7 +34,7 @@ pub(super) struct Drive {
 }
 
 struct State {
-    blocks: Blocks,
+    blocks: CachedBlocks,
     powered: bool,
 }
 
@@ -48,7 +48,8 @@ impl Drive {
     ) -> Result<Self, Error> {
         let block = below.geometry().block_size.bytes();
         let room = Workspace::new("a block of a volatile cache", budget, block as usize)?;
-        let state = Mutex::new(State { blocks: Blocks::new(budget.clone(), block as usize), powered: true });
+        let state =
+            Mutex::new(State { blocks: CachedBlocks::new(budget.clone(), block as usize), powered: true });
         let (transfer, failure) = (Semaphore::new(1), StickyError::default());
         Ok(Self { below, env, settings, block, state, transfer, room, failure })
     }
@@ -72,7 +73,7 @@ impl Drive {
     }
 
     /// Runs `work` on the cached blocks; [`Kind::Io`] while the power is off.
-    fn with_power<T>(&self, work: impl FnOnce(&mut Blocks) -> T) -> Result<T, Kind> {
+    fn with_power<T>(&self, work: impl FnOnce(&mut CachedBlocks) -> T) -> Result<T, Kind> {
         let mut state = self.state.lock();
         if state.powered { Ok(work(&mut state.blocks)) } else { Err(Kind::Io) }
     }

@@ -12,7 +12,7 @@ use super::blocks::ENTRY_COST;
 use super::{Config, Volatile, attributes};
 use crate::open_context::Below;
 use crate::small::delay::{self, Delay};
-use crate::small::fault::{self, Fault, What};
+use crate::small::fault::{self, FaultInjector, What};
 use crate::small::memory::{self, Memory};
 
 const BLOCK: usize = 4096;
@@ -203,7 +203,7 @@ fn without_room_for_a_block_it_writes_through() {
 fn blocks_that_a_flush_could_not_write_stay_cached_and_no_flush_succeeds_again() {
     let fails = fault::Config { op: What::Write, nth: 2, ..fault::Config::default() };
     let fixture = Fixture::over(&losing(100), Budget::new(1 << 20), |memory, world| {
-        Fault::new(&fails, memory, world.clone()).unwrap()
+        FaultInjector::new(&fails, memory, world.clone()).unwrap()
     });
     (0..4).for_each(|block| assert_eq!(fixture.write(block, 5), Ok(())));
     assert_eq!(fixture.ask(Request::flush()), Err(Kind::Io));

@@ -8,9 +8,9 @@ use super::layout::{
 
 /// How the bytes of a record are to be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Codec(u8);
+pub struct RecordCodec(u8);
 
-impl Codec {
+impl RecordCodec {
     /// Nothing: fills up a unit, or the place of data that could not be written.
     pub const PAD: Self = Self(12);
     /// As they are.
@@ -28,7 +28,7 @@ impl Codec {
     }
 }
 
-impl fmt::Debug for Codec {
+impl fmt::Debug for RecordCodec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::PAD => f.write_str("PAD"),
@@ -48,13 +48,13 @@ pub struct Record {
     /// Bytes, at most [`RECORD_BYTES_MAX`].
     pub len: u16,
     /// How to read them.
-    pub codec: Codec,
+    pub codec: RecordCodec,
 }
 
 impl Record {
     /// A stretch that holds nothing.
     pub fn pad(len: u16) -> Self {
-        Self { slot: 0, crc: 0, len, codec: Codec::PAD }
+        Self { slot: 0, crc: 0, len, codec: RecordCodec::PAD }
     }
 
     /// Its bytes.
@@ -74,13 +74,13 @@ impl Record {
             slot: le32(bytes, 0),
             crc: le32(bytes, 4),
             len: packed as u16 & RECORD_BYTES_MAX as u16,
-            codec: Codec((packed >> 16) as u8),
+            codec: RecordCodec((packed >> 16) as u8),
         }
     }
 }
 
 /// The checksum of a record: of the segment's sequence number, the slot, the codec, and the bytes.
-pub fn record_crc(seq: u64, slot: u32, codec: Codec, bytes: &[u8]) -> u32 {
+pub fn record_crc(seq: u64, slot: u32, codec: RecordCodec, bytes: &[u8]) -> u32 {
     let mut head = [0; 13];
     put64(&mut head, 0, seq);
     put32(&mut head, 8, slot);

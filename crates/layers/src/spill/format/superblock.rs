@@ -11,7 +11,7 @@ pub(super) const CRC_AT: usize = UNIT - 4;
 
 /// How the last device left a spill file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum FileState {
     /// It is in use, or its user was killed.
     InUse,
     /// Its user has stopped, and left a checkpoint of the pages that were away.
@@ -39,7 +39,7 @@ pub struct Superblock {
     /// Slots of the device.
     pub slots: u64,
     /// How it was left.
-    pub state: State,
+    pub state: FileState,
     /// What was live when the device stopped.
     pub checkpoint: CheckpointSpan,
     /// Names of the codecs that records are numbered by, filled up with zeroes.
@@ -107,9 +107,9 @@ impl Superblock {
         let sane = (SEGMENT_SHIFT_MIN..=SEGMENT_SHIFT).contains(&layout.shift)
             && u64::from(layout.segments) <= SEGMENTS_MAX;
         let state = match le32(bytes, 44) {
-            1 => State::InUse,
-            2 => State::Stopped,
-            3 => State::Kept,
+            1 => FileState::InUse,
+            2 => FileState::Stopped,
+            3 => FileState::Kept,
             _ => return None,
         };
         let name = bytes.get(NAME_AT..NAME_AT + NAME_LEN_MAX)?.get(..le32(bytes, 60) as usize)?;

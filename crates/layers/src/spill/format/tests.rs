@@ -14,7 +14,7 @@ fn superblock() -> Superblock {
         layout: Layout { shift: 22, segments: 0x0102 },
         uuid: *b"0123456789abcdef",
         slots: 0x0304_0506,
-        state: State::Stopped,
+        state: FileState::Stopped,
         checkpoint: CheckpointSpan { seq: 77, segments: 2 },
         codecs,
         name: "ram0".into(),
@@ -47,11 +47,11 @@ fn bitwise_crc32c(bytes: &[u8]) -> u32 {
 
 #[test]
 fn records_footers_and_entries_have_the_bytes_of_the_documented_layout() {
-    let record = Record { slot: 0x0a0b_0c0d, crc: 0x1234_5678, len: 0x1001, codec: Codec::RAW };
+    let record = Record { slot: 0x0a0b_0c0d, crc: 0x1234_5678, len: 0x1001, codec: RecordCodec::RAW };
     let golden = [0x0d, 0x0c, 0x0b, 0x0a, 0x78, 0x56, 0x34, 0x12, 1, 0x10, 13, 0];
     assert_eq!((record.encode(), Record::decode(&golden)), (golden, record));
     let covered = [9, 0, 0, 0, 0, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 13, 1, 2, 3];
-    assert_eq!(record_crc(9, record.slot, Codec::RAW, &[1, 2, 3]), bitwise_crc32c(&covered));
+    assert_eq!(record_crc(9, record.slot, RecordCodec::RAW, &[1, 2, 3]), bitwise_crc32c(&covered));
 
     let contents = Contents::Checkpoint;
     let footer =
@@ -79,7 +79,7 @@ fn a_tail_is_summary_and_footer_at_the_end() {
     let contents = Contents::Pages;
     let footer =
         Footer { low_uuid: 1, seq: 2, records: 2, data_bytes: 4096, contents, segment: 5, summary_crc: 0 };
-    let records = [Record::pad(96), Record { slot: 9, codec: Codec::RAW, ..Record::pad(4000) }];
+    let records = [Record::pad(96), Record { slot: 9, codec: RecordCodec::RAW, ..Record::pad(4000) }];
     let mut tail = vec![0xee; UNIT];
     for (at, record) in tail.chunks_exact_mut(RECORD_LEN).zip(&records) {
         at.copy_from_slice(&record.encode());
@@ -121,7 +121,7 @@ proptest! {
         (stopped, seq, count, name) in (any::<bool>(), any::<u64>(), any::<u32>(), "\\PC{0,64}"),
         flip in 0..UNIT * 8,
     ) {
-        let state = if stopped { State::Stopped } else { State::InUse };
+        let state = if stopped { FileState::Stopped } else { FileState::InUse };
         let checkpoint = CheckpointSpan { seq, segments: count };
         let superblock =
             Superblock { layout: Layout { shift, segments }, uuid, slots, state, checkpoint, codecs, name };

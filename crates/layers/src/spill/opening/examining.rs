@@ -5,7 +5,7 @@ use spillway_core::{ByteRange, Error, Kind, Request, Seam, Workspace};
 
 use crate::blank;
 use crate::signatures::Scan;
-use crate::spill::format::{CODEC_NAME_LEN, CODECS, Found, Layout, State, Superblock, UNIT, copy_offset};
+use crate::spill::format::{CODEC_NAME_LEN, CODECS, FileState, Found, Layout, Superblock, UNIT, copy_offset};
 use crate::spill::settings::{Keep, Settings, codec_names};
 
 /// Bytes besides both ends that are looked at, of those that are stored, before a file is taken for blank.
@@ -15,7 +15,7 @@ const LOOKED_AT: u64 = 64 << 20;
 const EXTENTS: usize = 64;
 
 /// How a file is taken.
-pub(super) enum Taken {
+pub(super) enum Examined {
     /// With what it keeps.
     Kept(Box<Superblock>),
     /// Emptied; what was given up, for people.
@@ -28,10 +28,10 @@ pub(super) async fn look(
     buffers: &Workspace,
     settings: &Settings,
     layout: &Layout,
-) -> Result<Taken, Error> {
+) -> Result<Examined, Error> {
     let taken = take(device, buffers, settings, layout).await?;
     match &taken {
-        Taken::Empty(note) if settings.keep == Keep::Always => {
+        Examined::Empty(note) if settings.keep == Keep::Always => {
             let note = note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
             let name = &settings.name;
             Err(Error::invalid(format!(
@@ -47,23 +47,23 @@ async fn take(
     buffers: &Workspace,
     settings: &Settings,
     layout: &Layout,
-) -> Result<Taken, Error> {
+) -> Result<Examined, Error> {
     let found = find(device, buffers, settings.segment_shift).await.map_err(unreadable)?;
     let gone = |had: &str| {
         let name = &settings.name;
-        Ok(Taken::Empty(Some(format!("what '{name}' had {had} is gone: the spill file begins empty"))))
+        Ok(Examined::Empty(Some(format!("what '{name}' had {had} is gone: the spill file begins empty"))))
     };
     let reason = match found {
         // One that holds nothing is anybody's.
-        Found::Superblock(found) if found.state == State::Stopped && found.checkpoint.segments == 0 => {
-            return Ok(Taken::Empty(None));
+        Found::Superblock(found) if found.state == FileState::Stopped && found.checkpoint.segments == 0 => {
+            return Ok(Examined::Empty(None));
         }
-        Found::Superblock(found) if found.state == State::Stopped && found.name == settings.name => {
+        Found::Superblock(found) if found.state == FileState::Stopped && found.name == settings.name => {
             return gone("spilled before it was stopped");
         }
-        Found::Superblock(found) if found.state == State::Kept && found.name == settings.name => {
+        Found::Superblock(found) if found.state == FileState::Kept && found.name == settings.name => {
             match not_kept(&found, settings, layout) {
-                None => return Ok(Taken::Kept(found)),
+                None => return Ok(Examined::Kept(found)),
                 Some(refusal) => refusal,
             }
         }
@@ -94,7 +94,7 @@ async fn take(
         }
         Found::Foreign => match foreign(device, buffers, settings.segment_shift).await? {
             Some(refusal) => refusal,
-            None => return Ok(Taken::Empty(None)),
+            None => return Ok(Examined::Empty(None)),
         },
     };
     if !settings.force {
@@ -102,7 +102,7 @@ async fn take(
     }
     let what = reason.what;
     tracing::warn!("{}: taking the spill file by force: {what}", settings.name);
-    Ok(Taken::Empty(Some(format!("the spill file was taken by force: {what}"))))
+    Ok(Examined::Empty(Some(format!("the spill file was taken by force: {what}"))))
 }
 
 /// Why what a file keeps is not taken, if it is not.
@@ -206,7 +206,7 @@ async fn look_at_stored(device: &Seam, buffers: &Workspace, scan: &mut Scan) -> 
 /// disk has put elsewhere leaves an old one behind.
 async fn find(device: &Seam, buffers: &Workspace, shift: u32) -> Result<Found, Kind> {
     let first = decode(device, buffers, 0).await?;
-    let is_kept = matches!(&first, Found::Superblock(found) if found.state == State::Kept);
+    let is_kept = matches!(&first, Found::Superblock(found) if found.state == FileState::Kept);
     let is_short = copy_offset(shift) + UNIT as u64 > device.geometry().size;
     if is_short || first != Found::Damaged && !is_kept {
         return Ok(first);

@@ -4,9 +4,9 @@ use spillway_core::{Kind, WorkKind, Works};
 
 use crate::spill::batch::batch_bytes;
 use crate::spill::format::{
-    CheckpointEntry, CheckpointSpan, Codec, Contents, FOOTER_LEN, Footer, SEQS, UNIT, read_tail,
+    CheckpointEntry, CheckpointSpan, Contents, FOOTER_LEN, Footer, RecordCodec, SEQS, UNIT, read_tail,
 };
-use crate::spill::segments::State;
+use crate::spill::segments::SegmentState;
 use crate::spill::store::{Count, Location, Spilled, Store};
 
 /// Is handed each record that the file keeps. [`Kind::Corrupt`] where it cannot be one of the device's; any other error is that of memory.
@@ -132,9 +132,9 @@ impl Store {
     }
 
     /// Whether records have this codec.
-    fn is_readable(&self, codec: Codec) -> bool {
+    fn is_readable(&self, codec: RecordCodec) -> bool {
         let named = |number: u8| self.superblock.codecs[usize::from(number)][0] != 0;
-        codec == Codec::RAW || codec.number().is_some_and(named)
+        codec == RecordCodec::RAW || codec.number().is_some_and(named)
     }
 
     /// Gives the room of the segments that are free, and of which the file still has something, back to the host.
@@ -142,7 +142,7 @@ impl Store {
         let mut next = 0;
         while let Some(segment) = self.stale.next(next) {
             next = segment + 1;
-            if self.segments.look(segment as u32).state == State::Free {
+            if self.segments.look(segment as u32).state == SegmentState::Free {
                 self.blank(segment as u32).await;
             }
         }

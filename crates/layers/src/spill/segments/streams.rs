@@ -19,16 +19,16 @@ pub(crate) fn room_of(len: usize) -> u32 {
 
 /// Who writes to an open segment. Each has its own, so that a slot's contents are in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum WriteStream {
     Content,
     Cleaner,
 }
 
-impl Stream {
+impl WriteStream {
     pub(crate) const fn taker(self) -> Taker {
         match self {
-            Stream::Content => Taker::Content,
-            Stream::Cleaner => Taker::Cleaner,
+            WriteStream::Content => Taker::Content,
+            WriteStream::Cleaner => Taker::Cleaner,
         }
     }
 }
@@ -54,9 +54,14 @@ impl OpenSegment {
     }
 
     /// Claims a stretch for as many of the records of these lengths as fit.
-    fn claim(&mut self, layout: &Layout, lens: impl Iterator<Item = usize>) -> Option<Claim> {
-        let mut claim =
-            Claim { segment: self.segment, seq: self.seq, at: self.data_end, first: self.records, ..NOTHING };
+    fn claim(&mut self, layout: &Layout, lens: impl Iterator<Item = usize>) -> Option<SegmentClaim> {
+        let mut claim = SegmentClaim {
+            segment: self.segment,
+            seq: self.seq,
+            at: self.data_end,
+            first: self.records,
+            ..NOTHING
+        };
         let mut room = 0;
         for len in lens {
             let (count, bytes) = (claim.count + 1, claim.bytes + len);
@@ -121,7 +126,7 @@ pub(crate) const fn tail_bytes(layout: &Layout) -> usize {
 
 /// A stretch of an open segment.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct SegmentClaim {
     pub(crate) segment: u32,
     pub(crate) seq: u64,
     /// Its first byte in the segment.
@@ -138,9 +143,10 @@ pub(crate) struct Claim {
     first: usize,
 }
 
-const NOTHING: Claim = Claim { segment: 0, seq: 0, at: 0, count: 0, bytes: 0, pad: 0, room: 0, first: 0 };
+const NOTHING: SegmentClaim =
+    SegmentClaim { segment: 0, seq: 0, at: 0, count: 0, bytes: 0, pad: 0, room: 0, first: 0 };
 
-impl Claim {
+impl SegmentClaim {
     fn records(&self) -> usize {
         self.count + usize::from(self.pad > 0)
     }
@@ -161,17 +167,17 @@ struct State {
 
 /// The segments of a file that are written to.
 #[derive(Default)]
-pub(crate) struct Streams(Mutex<State>);
+pub(crate) struct OpenSegments(Mutex<State>);
 
-impl Streams {
+impl OpenSegments {
     /// Claims a stretch for as many of the next records as fit; `None` where not one does, or no segment is open.
     pub(crate) fn claim(
         &self,
         layout: &Layout,
-        stream: Stream,
+        stream: WriteStream,
         lens: impl Iterator<Item = usize>,
-        add: impl FnOnce(&Claim),
-    ) -> Option<Claim> {
+        add: impl FnOnce(&SegmentClaim),
+    ) -> Option<SegmentClaim> {
         let mut state = self.0.lock();
         let claim = state.open[stream as usize].as_mut()?.claim(layout, lens)?;
         add(&claim);
@@ -180,7 +186,7 @@ impl Streams {
 
     /// Ends a claim. True where its segment is to be closed now.
     #[must_use]
-    pub(crate) fn end(&self, claim: &Claim, records: impl Iterator<Item = Record>) -> bool {
+    pub(crate) fn end(&self, claim: &SegmentClaim, records: impl Iterator<Item = Record>) -> bool {
         let mut state = self.0.lock();
         let State { open, sealed, .. } = &mut *state;
         let mut all = open.iter_mut().flatten().chain(sealed);
@@ -196,7 +202,7 @@ impl Streams {
 
     /// Puts `next` in place of the open segment of `stream`, which is sealed. True where it is to be closed now.
     #[must_use]
-    pub(crate) fn replace(&self, stream: Stream, next: Option<OpenSegment>) -> bool {
+    pub(crate) fn replace(&self, stream: WriteStream, next: Option<OpenSegment>) -> bool {
         let mut state = self.0.lock();
         let before = std::mem::replace(&mut state.open[stream as usize], next);
         let idle = before.as_ref().is_some_and(|before| before.claims == 0);
@@ -204,7 +210,7 @@ impl Streams {
         idle
     }
 
-    /// Takes a sealed segment that nobody writes to: the caller closes it, then calls [`Streams::closed`].
+    /// Takes a sealed segment that nobody writes to: the caller closes it, then calls [`OpenSegments::closed`].
     pub(crate) fn next_to_close(&self) -> Option<OpenSegment> {
         let mut state = self.0.lock();
         let idle = state.sealed.iter().position(|sealed| sealed.claims == 0)?;
@@ -239,7 +245,7 @@ impl Streams {
         !state.again.is_empty()
     }
 
-    /// Takes an end that is to be written again: the caller writes it, then calls [`Streams::closed`].
+    /// Takes an end that is to be written again: the caller writes it, then calls [`OpenSegments::closed`].
     pub(crate) fn next_again(&self) -> Option<Tail> {
         let mut state = self.0.lock();
         let tail = state.again.pop()?;
@@ -251,7 +257,7 @@ impl Streams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spill::format::{Codec, RECORD_BYTES_MAX, read_tail};
+    use crate::spill::format::{RECORD_BYTES_MAX, RecordCodec, read_tail};
 
     const LAYOUT: Layout = Layout { shift: 16, segments: 4 };
 
@@ -289,18 +295,18 @@ mod tests {
 
     #[test]
     fn a_segment_is_closed_after_its_last_claim_and_says_what_it_holds() {
-        let streams = Streams::default();
-        assert!(streams.claim(&LAYOUT, Stream::Content, [1].into_iter(), |_| ()).is_none());
-        assert!(!streams.replace(Stream::Content, Some(open())));
+        let streams = OpenSegments::default();
+        assert!(streams.claim(&LAYOUT, WriteStream::Content, [1].into_iter(), |_| ()).is_none());
+        assert!(!streams.replace(WriteStream::Content, Some(open())));
         let claim = |lens: &[usize]| {
-            streams.claim(&LAYOUT, Stream::Content, lens.iter().copied(), |_| ()).expect("it fits")
+            streams.claim(&LAYOUT, WriteStream::Content, lens.iter().copied(), |_| ()).expect("it fits")
         };
         let (first, second) = (claim(&[4096]), claim(&[100, 200]));
         assert_eq!((first.at, first.pad, second.at, second.pad), (0, 0, 4096, 3796));
-        let record = |len: usize| Record { slot: 5, codec: Codec::RAW, ..Record::pad(len as u16) };
+        let record = |len: usize| Record { slot: 5, codec: RecordCodec::RAW, ..Record::pad(len as u16) };
         let rest = [record(100), record(200), Record::pad(3796)];
         assert!(!streams.end(&second, rest.into_iter()), "it is open");
-        assert!(!streams.replace(Stream::Content, None), "it has a claim");
+        assert!(!streams.replace(WriteStream::Content, None), "it has a claim");
         assert!(streams.next_to_close().is_none() && streams.are_closing());
         assert!(streams.end(&first, [record(4096)].into_iter()));
         let tail = streams.next_to_close().expect("it is sealed").into_tail(77);

@@ -6,7 +6,7 @@ use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
 use crate::spill::format::UNIT;
-use crate::spill::segments::State;
+use crate::spill::segments::SegmentState;
 
 fn house(faults: Vec<Fault>, seed: u64) -> House {
     let plan = Plan { faults, ..Plan::default() };
@@ -128,9 +128,10 @@ fn a_segment_that_is_used_again_has_no_footer_until_it_is_closed() {
     house.verify();
     let states = |segment| house.store.segments.look(segment).state;
     let stale = |segment: u32| house.store.stale.has(segment.into());
-    let free = (0..SEGMENTS as u32).filter(|&segment| states(segment) == State::Free);
+    let free = (0..SEGMENTS as u32).filter(|&segment| states(segment) == SegmentState::Free);
     assert!(free.clone().count() > 2 && !free.clone().any(stale), "who takes one waits for no footer");
-    let open = (0..SEGMENTS as u32).find(|&segment| states(segment) == State::Open).expect("one is open");
+    let open =
+        (0..SEGMENTS as u32).find(|&segment| states(segment) == SegmentState::Open).expect("one is open");
     assert!(house.store.segments.seq(open) > SEGMENTS, "it was used before");
     let (store, at) = (house.store.clone(), (1 << SHIFT) - UNIT);
     let last = house.run(async move { store.read_at(open, at, IoBuf::new(UNIT)).await });
@@ -172,7 +173,7 @@ fn a_segment_that_cannot_be_ended_is_taken_last() {
     worn.is_worn.store(true, Ordering::Relaxed);
     (1..20).for_each(|version| house.spill_pages(0..40, version));
     house.verify();
-    assert!(house.store.segments.look(0).state == State::Free && house.store.set_aside.has(0));
+    assert!(house.store.segments.look(0).state == SegmentState::Free && house.store.set_aside.has(0));
     (0..40).for_each(|slot| assert_eq!(house.check(slot), Ok(())));
     house.stop_whole().expect("the checkpoint is elsewhere");
 }

@@ -6,7 +6,7 @@ use spillway_core::IoBuf;
 use spillway_sim::disk::{Call, Effect, Fault};
 
 use super::*;
-use crate::spill::segments::State;
+use crate::spill::segments::SegmentState;
 
 #[test]
 fn segments_of_which_nothing_is_left_are_punched_and_used_again() {
@@ -24,7 +24,7 @@ fn segments_of_which_nothing_is_left_are_punched_and_used_again() {
         SEGMENTS - 2 - 1 - 1,
         "all but the reserve and the open one"
     );
-    let free = |segment: &u32| house.store.segments.look(*segment).state == State::Free;
+    let free = |segment: &u32| house.store.segments.look(*segment).state == SegmentState::Free;
     for segment in (0..SEGMENTS as u32).filter(free) {
         let store = house.store.clone();
         let all = house.run(async move { store.read_at(segment, 0, IoBuf::new(1 << SHIFT)).await });
@@ -42,7 +42,7 @@ fn records_that_are_not_published_take_no_room() {
             let mut batch = store.batch().await;
             for slot in 0..4 {
                 let bytes = bytes(round, 4000);
-                assert!(batch.push(slot, Codec::RAW, &bytes));
+                assert!(batch.push(slot, RecordCodec::RAW, &bytes));
             }
             batch.write(&*slots, |_, _| false).await
         });
@@ -206,7 +206,11 @@ fn only_segments_in_use_may_have_footers() {
     house.verify();
     let state = |segment| house.store.segments.look(segment).state;
     for segment in 0..SEGMENTS as u32 {
-        assert_eq!(house.store.stale.has(segment.into()), state(segment) != State::Free, "segment {segment}");
+        assert_eq!(
+            house.store.stale.has(segment.into()),
+            state(segment) != SegmentState::Free,
+            "segment {segment}"
+        );
     }
 }
 

@@ -216,7 +216,7 @@ fn what_the_owner_keeps_of_a_batch_is_charged() {
         let (house, _) = open(medium(), &settings, Plan::default(), 1).expect("it is blank");
         let store = house.store.clone();
         let mut batch = house.run(async move { store.batch().await });
-        let push = |slot| batch.push(slot, Codec::RAW, &[1]);
+        let push = |slot| batch.push(slot, RecordCodec::RAW, &[1]);
         let records = (0..).map(push).take_while(|fits| *fits).count();
         (house.budget.used(), records as u64)
     };

@@ -11,13 +11,13 @@ const NEVER: u64 = u64::MAX;
 
 /// How far a drain is. Its lock is a leaf.
 pub(crate) struct Drain {
-    state: Mutex<State>,
+    state: Mutex<DrainState>,
     /// The lap from which on cached blocks do not change; [`NEVER`] when none runs.
     closed_from: AtomicU64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum DrainState {
     /// Nobody asked, or it was asked for once and is over.
     #[default]
     Off,
@@ -51,12 +51,12 @@ impl Drain {
     /// Begins after `laps`; false where one runs: it is asked for again.
     pub(crate) fn begin(&self, laps: u64, stays_clean: bool) -> bool {
         let mut state = self.state.lock();
-        if let State::Running { stays_clean: asked, again } = &mut *state {
+        if let DrainState::Running { stays_clean: asked, again } = &mut *state {
             *asked |= stays_clean;
             *again = true;
             return false;
         }
-        *state = State::Running { stays_clean, again: false };
+        *state = DrainState::Running { stays_clean, again: false };
         let before = self.closed_from.swap(laps + OPEN_LAPS, Ordering::AcqRel);
         assert_eq!(before, NEVER, "one drain at a time");
         true
@@ -65,7 +65,7 @@ impl Drain {
     /// Everything is written back, or that has failed; false if it was asked for again meanwhile.
     pub(crate) fn end(&self, result: Result<(), Kind>) -> bool {
         let mut state = self.state.lock();
-        let State::Running { stays_clean, again } = &mut *state else {
+        let DrainState::Running { stays_clean, again } = &mut *state else {
             unreachable!("only its own task ends it")
         };
         let again = std::mem::take(again) && !mutant::on("write_cache: end a drain that was asked for again");
@@ -73,9 +73,9 @@ impl Drain {
             return false;
         }
         *state = match result {
-            Err(kind) => State::Failed(kind),
-            Ok(()) if *stays_clean => State::Complete,
-            Ok(()) => State::Off,
+            Err(kind) => DrainState::Failed(kind),
+            Ok(()) if *stays_clean => DrainState::Complete,
+            Ok(()) => DrainState::Off,
         };
         let before = self.closed_from.swap(NEVER, Ordering::AcqRel);
         assert_ne!(before, NEVER, "a drain that ends has begun");
@@ -85,25 +85,25 @@ impl Drain {
     /// The cache is used again: a drain that runs ends without a promise, and one that has ended keeps it no more.
     pub(crate) fn forget(&self) {
         match &mut *self.state.lock() {
-            State::Running { stays_clean, .. } => *stays_clean = false,
-            state => *state = State::Off,
+            DrainState::Running { stays_clean, .. } => *stays_clean = false,
+            state => *state = DrainState::Off,
         }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> DrainState {
         self.state.lock().clone()
     }
 
     /// How far it is, in a word.
     pub(crate) fn word(&self) -> &'static str {
         match self.state() {
-            State::Running { .. } if mutant::on("write_cache: a drain is complete when it begins") => {
+            DrainState::Running { .. } if mutant::on("write_cache: a drain is complete when it begins") => {
                 "complete"
             }
-            State::Off => "off",
-            State::Running { .. } => "running",
-            State::Complete => "complete",
-            State::Failed(_) => "failed",
+            DrainState::Off => "off",
+            DrainState::Running { .. } => "running",
+            DrainState::Complete => "complete",
+            DrainState::Failed(_) => "failed",
         }
     }
 }

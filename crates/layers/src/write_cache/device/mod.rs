@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, Changes, Mutex, Ordering, Room, StickyError};
 use spillway_core::{Budget, Charge, Env, Geometry, IoBuf, Kind, Reply, Seam, Works};
-use spillway_policy::watermarks::Load;
+use spillway_policy::watermarks::CacheLoad;
 
 use super::config::Settings;
 use super::format::{Layout, PADDING_LEN};
@@ -91,14 +91,14 @@ const VERIFIED_BLOCKS: u64 = 256;
 
 impl Core {
     /// How full the cache is.
-    pub(super) fn load(&self, cleaning: bool, waiting: bool) -> Load {
+    pub(super) fn load(&self, cleaning: bool, waiting: bool) -> CacheLoad {
         let expired = self.aging.ages.lock().expired();
-        Load { expired, ..self.fill(cleaning, waiting) }
+        CacheLoad { expired, ..self.fill(cleaning, waiting) }
     }
 
     /// The same without ages. Takes no lock.
-    pub(super) fn fill(&self, cleaning: bool, waiting: bool) -> Load {
-        Load {
+    pub(super) fn fill(&self, cleaning: bool, waiting: bool) -> CacheLoad {
+        CacheLoad {
             blocks: self.layout.n_blocks,
             used: self.index.held().into(),
             free_soon: self.free_soon().into(),

@@ -7,7 +7,7 @@ use spillway_core::mutant;
 use spillway_core::sync::MutexGuard;
 
 use super::block::{Blocks, CacheBlock, Epoch, NONE, OriginBlock, Stage};
-use super::regions::Regions;
+use super::regions::RegionMap;
 
 /// What happened to versions when they were published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(crate) fn empty_buckets(count: usize) -> Buckets {
 /// A shard in use: the chains of its regions.
 pub(crate) struct Chains<'a> {
     pub(crate) blocks: &'a Blocks,
-    pub(crate) regions: Regions,
+    pub(crate) regions: RegionMap,
     pub(crate) buckets: MutexGuard<'a, Buckets>,
 }
 

@@ -32,8 +32,8 @@ use super::format::{Entry, FREE};
 use block::{Blocks, CacheBlock, Epoch, OriginBlock, Stage};
 use chains::{Buckets, Chains, Published, empty_buckets};
 use present::Present;
-use regions::Regions;
-use stretch::{Location, Stretch, append};
+use regions::RegionMap;
+use stretch::{BlockLocation, Stretch, append};
 
 /// Blocks looked at in one step. Longer walks let others have their turn in between.
 pub(super) const LOOKS: usize = 2048;
@@ -46,7 +46,7 @@ pub(super) struct DuplicateEntries(pub(super) CacheBlock, pub(super) CacheBlock)
 
 pub(super) struct Index {
     pub(super) blocks: Arc<Blocks>,
-    pub(super) regions: Regions,
+    pub(super) regions: RegionMap,
     shards: Box<[Mutex<Buckets>]>,
     pub(super) present: Present,
     /// Blocks of the origin that the cache holds.
@@ -63,14 +63,14 @@ fn bucket_count(n_blocks: u32) -> usize {
 impl Index {
     /// Bytes that an index of `n_blocks` blocks over so many of the origin takes.
     pub(super) fn bytes(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> u64 {
-        let regions = Regions::new(n_blocks, origin_blocks, block_bytes);
+        let regions = RegionMap::new(n_blocks, origin_blocks, block_bytes);
         let buckets = (SHARDS * bucket_count(n_blocks) * size_of::<u32>()) as u64;
         Blocks::BYTES * u64::from(n_blocks) + buckets + Present::bytes(regions.groups(origin_blocks))
     }
 
     /// An index of `blocks`, all of which are empty.
     pub(super) fn new(blocks: Arc<Blocks>, origin_blocks: u64, block_bytes: u64) -> Self {
-        let regions = Regions::new(blocks.count(), origin_blocks, block_bytes);
+        let regions = RegionMap::new(blocks.count(), origin_blocks, block_bytes);
         Self {
             regions,
             shards: (0..SHARDS).map(|_| Mutex::new(empty_buckets(bucket_count(blocks.count())))).collect(),
@@ -177,8 +177,8 @@ impl Index {
         let part = self.regions.first_part(origin, len);
         let chains = self.chains(origin);
         for at in 0..part {
-            let location = chains.newest(origin.plus(at)).map_or(Location::Origin, Location::Cache);
-            if let Location::Cache(block) = location {
+            let location = chains.newest(origin.plus(at)).map_or(BlockLocation::Origin, BlockLocation::Cache);
+            if let BlockLocation::Cache(block) = location {
                 self.blocks[block].pin();
             }
             append(stretches, location);

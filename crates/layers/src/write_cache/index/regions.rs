@@ -12,14 +12,14 @@ const PRESENT_BITS: u64 = 32;
 
 /// How blocks of the origin map to regions and groups.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Regions {
+pub(crate) struct RegionMap {
     /// Blocks of a region, as a power of two.
     region_shift: u32,
     /// Blocks of a group of `present`, as a power of two.
     group_shift: u32,
 }
 
-impl Regions {
+impl RegionMap {
     pub(crate) fn new(n_blocks: u32, origin_blocks: u64, block_bytes: u64) -> Self {
         let region_shift = (REGION_BYTES / block_bytes).ilog2();
         let bits = |shift: u32| origin_blocks >> shift;

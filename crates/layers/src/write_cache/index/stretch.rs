@@ -4,7 +4,7 @@ use super::block::CacheBlock;
 
 /// Where a stretch of a range is to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Location {
+pub(crate) enum BlockLocation {
     /// On the cache device, from this block on; pinned.
     Cache(CacheBlock),
     /// On the origin.
@@ -14,19 +14,19 @@ pub(crate) enum Location {
 /// A stretch of blocks in one location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
-    pub(crate) location: Location,
+    pub(crate) location: BlockLocation,
     pub(crate) len: u32,
 }
 
 /// Adds a block to the last stretch if that goes on with it.
-pub(crate) fn append(stretches: &mut Vec<Stretch>, location: Location) {
+pub(crate) fn append(stretches: &mut Vec<Stretch>, location: BlockLocation) {
     match (stretches.last_mut(), location) {
-        (Some(Stretch { location: Location::Cache(first), len }), Location::Cache(block))
+        (Some(Stretch { location: BlockLocation::Cache(first), len }), BlockLocation::Cache(block))
             if first.plus(*len) == block =>
         {
             *len += 1;
         }
-        (Some(Stretch { location: Location::Origin, len }), Location::Origin) => *len += 1,
+        (Some(Stretch { location: BlockLocation::Origin, len }), BlockLocation::Origin) => *len += 1,
         _ => stretches.push(Stretch { location, len: 1 }),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) enum InRange {
 }
 
 /// What a look of a lap came to.
-pub(crate) struct Found {
+pub(crate) struct LapStep {
     /// Versions of consecutive blocks.
     pub(crate) victims: Vec<Victim>,
     /// Where to go on.
@@ -43,8 +43,8 @@ impl Index {
         len_max: u32,
         limit: Limit,
         is_busy: impl Fn(OriginBlock) -> bool,
-    ) -> Found {
-        let mut found = Found { victims: Vec::new(), next: from, skipped: false, at_end: false };
+    ) -> LapStep {
+        let mut found = LapStep { victims: Vec::new(), next: from, skipped: false, at_end: false };
         assert!(len_max > 0 && limit.before <= limit.committed, "up to {len_max} within {limit:?}");
         let mut looks = 0;
         while looks < LOOKS {
@@ -67,7 +67,7 @@ impl Index {
         len_max: u32,
         limit: Limit,
         is_busy: &impl Fn(OriginBlock) -> bool,
-        found: &mut Found,
+        found: &mut LapStep,
     ) -> bool {
         let range = self.regions.group_range(group);
         let from = range.start.max(found.next);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use spillway_core::{Error, Kind, Place, WorkKind, task};
 
 use crate::write_cache::device::Core;
-use crate::write_cache::device::drain::State;
+use crate::write_cache::device::drain::DrainState;
 use crate::writeback::Source;
 
 impl Core {
@@ -31,9 +31,11 @@ impl Core {
 
     /// Waits for the end of a drain.
     pub(crate) async fn drained(&self) -> Result<(), Error> {
-        let ended = || Some(self.drain.state()).filter(|state| !matches!(state, State::Running { .. }));
+        let ended = || Some(self.drain.state()).filter(|state| !matches!(state, DrainState::Running { .. }));
         match self.changes.until(ended).await {
-            State::Failed(kind) => Err(Error::new(kind, "the cache could not be written back to the origin")),
+            DrainState::Failed(kind) => {
+                Err(Error::new(kind, "the cache could not be written back to the origin"))
+            }
             _ => Ok(()),
         }
     }

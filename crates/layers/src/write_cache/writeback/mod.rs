@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use spillway_core::sync::Room;
 use spillway_core::{IoBuf, Kind, LocalFuture, Op, Request, mutant};
 use spillway_policy::islands::{self, Neighbour};
-use spillway_policy::lap::{End, Lap};
+use spillway_policy::lap::{Lap, LapEnd};
 use spillway_policy::watermarks::{Goal, free_at};
 
 use super::committer::Committer;
@@ -21,7 +21,7 @@ use super::index::LOOKS;
 use super::index::block::{CacheBlock, Epoch, OriginBlock, Stage};
 use super::index::chains::Limit;
 use super::index::victims::Victim;
-use super::pieces::Part;
+use super::pieces::DevicePart;
 use crate::decisions::Decision;
 use crate::writeback::{Source, Take};
 
@@ -238,11 +238,13 @@ impl Core {
         let end = lap.end(self.journal.committed().0, before);
         self.laps.end(lap.laps());
         match end {
-            End::Nothing { skipped } => Next::Nothing { skipped },
-            End::Again if idle && mutant::on("write_cache: a lap that began before a commit is the last") => {
+            LapEnd::Nothing { skipped } => Next::Nothing { skipped },
+            LapEnd::Again
+                if idle && mutant::on("write_cache: a lap that began before a commit is the last") =>
+            {
                 Next::Nothing { skipped: false }
             }
-            End::Again => Next::Later,
+            LapEnd::Again => Next::Later,
         }
     }
 
@@ -347,12 +349,12 @@ impl Core {
     async fn gather(&self, victims: &[Victim]) -> Result<IoBuf, Kind> {
         let block = self.block_bytes();
         let runs = victims.chunk_by(|one, next| one.block.plus(1) == next.block);
-        let part = |run: &[Victim]| Part {
+        let part = |run: &[Victim]| DevicePart {
             device: &self.cache,
             at: self.cache_offset(run[0].block),
             len: run.len() * block as usize,
         };
-        let parts: Vec<Part> = runs.map(part).collect();
+        let parts: Vec<DevicePart> = runs.map(part).collect();
         let len = victims.len() * block as usize;
         let whole = match mutant::on("write_cache: write back in memory that nobody counts") {
             true => IoBuf::new(len),

@@ -44,8 +44,12 @@ impl Codecs {
     }
 
     /// How an object of `len` bytes is read from the spill file, which names codecs for readers without the device.
-    pub(crate) fn record_codec(&self, len: usize, priority: CodecIndex) -> format::Codec {
-        if len == PAGE { format::Codec::RAW } else { format::Codec::compressed(self.number(priority) as u8) }
+    pub(crate) fn record_codec(&self, len: usize, priority: CodecIndex) -> format::RecordCodec {
+        if len == PAGE {
+            format::RecordCodec::RAW
+        } else {
+            format::RecordCodec::compressed(self.number(priority) as u8)
+        }
     }
 
     /// The first priority of the codec of that number, if it is in use.

@@ -134,7 +134,7 @@ impl Streams {
     }
 
     /// An idle stream that is kept for no waiter; while tasks wait, only the one that is warm for this thread.
-    pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
+    pub(crate) fn try_take(&self) -> Option<StreamGuard<'_>> {
         let (alone, own) = (self.waiting.load(Ordering::Relaxed) == 0, lane());
         self.look(|stream| {
             stream.is_kept_for(NO_TICKET) && (alone || stream.lane.load(Ordering::Relaxed) == own)
@@ -142,7 +142,7 @@ impl Streams {
     }
 
     /// An idle stream; waits for one.
-    pub(crate) async fn take(&self, env: &dyn Env) -> Taken<'_> {
+    pub(crate) async fn take(&self, env: &dyn Env) -> StreamGuard<'_> {
         if let Some(taken) = self.look_for_a_while(env) {
             return taken;
         }
@@ -159,7 +159,7 @@ impl Streams {
     }
 
     /// Looks for a stream that stays idle, while no task is in line.
-    fn look_for_a_while(&self, env: &dyn Env) -> Option<Taken<'_>> {
+    fn look_for_a_while(&self, env: &dyn Env) -> Option<StreamGuard<'_>> {
         let begun = env.now();
         let (mut takes, mut idle_since) = (self.takes(), begun);
         for _ in 0..LOOKS_MAX {
@@ -191,7 +191,7 @@ impl Streams {
         self.all[..self.limit()].iter().all(|stream| stream.encoder.is_locked())
     }
 
-    fn look(&self, may_have: impl Fn(&Stream) -> bool) -> Option<Taken<'_>> {
+    fn look(&self, may_have: impl Fn(&Stream) -> bool) -> Option<StreamGuard<'_>> {
         let limit = self.limit.load(Ordering::Relaxed);
         let first = if limit == 1 { 0 } else { lane() % limit };
         (first..limit).chain(0..first).find_map(|index| self.try_stream(index, &may_have))
@@ -204,7 +204,7 @@ impl Streams {
         Some(Encoder::new(CodecIndex::PRIMARY, choice, charge))
     }
 
-    fn try_stream(&self, index: usize, may_have: impl Fn(&Stream) -> bool) -> Option<Taken<'_>> {
+    fn try_stream(&self, index: usize, may_have: impl Fn(&Stream) -> bool) -> Option<StreamGuard<'_>> {
         let stream = &self.all[index];
         if stream.encoder.is_locked() || !may_have(stream) {
             return None;
@@ -217,7 +217,7 @@ impl Streams {
             *guard = Some(Box::new(self.make(index)?));
         }
         stream.take_over();
-        Some(Taken { guard: Some(guard), streams: self, index })
+        Some(StreamGuard { guard: Some(guard), streams: self, index })
     }
 
     /// The first in line, out of it.
@@ -262,7 +262,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// Waits in line until a stream is there, or for as long as its patience lasts.
-    async fn turn(&self, env: &dyn Env) -> Option<Taken<'a>> {
+    async fn turn(&self, env: &dyn Env) -> Option<StreamGuard<'a>> {
         let mut patience = env.sleep(PATIENCE);
         poll_fn(|context| {
             self.register(context.waker());
@@ -303,13 +303,13 @@ impl Drop for Waiter<'_> {
 }
 
 /// A stream in use; goes back on drop.
-pub(crate) struct Taken<'a> {
+pub(crate) struct StreamGuard<'a> {
     guard: Option<MutexGuard<'a, Option<Box<Encoder>>>>,
     streams: &'a Streams,
     index: usize,
 }
 
-impl std::ops::Deref for Taken<'_> {
+impl std::ops::Deref for StreamGuard<'_> {
     type Target = Encoder;
 
     fn deref(&self) -> &Encoder {
@@ -320,7 +320,7 @@ impl std::ops::Deref for Taken<'_> {
     }
 }
 
-impl std::ops::DerefMut for Taken<'_> {
+impl std::ops::DerefMut for StreamGuard<'_> {
     fn deref_mut(&mut self) -> &mut Encoder {
         self.guard
             .as_mut()
@@ -329,7 +329,7 @@ impl std::ops::DerefMut for Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
         let Some(mut guard) = self.guard.take() else { return };
         let stream = &self.streams.all[self.index];

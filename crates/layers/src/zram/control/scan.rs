@@ -9,7 +9,7 @@ use crate::zram::slots::mark::Mark;
 
 /// Which of the pages that lie in memory are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pages {
+pub(crate) enum PageFilter {
     All,
     /// Not accessed since they were marked.
     Idle,
@@ -20,13 +20,13 @@ pub(crate) enum Pages {
     Incompressible,
 }
 
-impl Pages {
+impl PageFilter {
     fn named(name: &str) -> Option<Self> {
         Some(match name {
-            "idle" => Pages::Idle,
-            "huge" => Pages::Huge,
-            "huge_idle" => Pages::HugeIdle,
-            "incompressible" => Pages::Incompressible,
+            "idle" => PageFilter::Idle,
+            "huge" => PageFilter::Huge,
+            "huge_idle" => PageFilter::HugeIdle,
+            "incompressible" => PageFilter::Incompressible,
             _ => return None,
         })
     }
@@ -37,19 +37,19 @@ impl Pages {
         let huge = len == PAGE;
         match self {
             _ if mark.is_deferred() => false,
-            Pages::All => true,
-            Pages::Idle => mark.is_idle(),
-            Pages::Huge => huge,
-            Pages::HugeIdle => huge && mark.is_idle(),
-            Pages::Incompressible => mark.is_incompressible(),
+            PageFilter::All => true,
+            PageFilter::Idle => mark.is_idle(),
+            PageFilter::Huge => huge,
+            PageFilter::HugeIdle => huge && mark.is_idle(),
+            PageFilter::Incompressible => mark.is_incompressible(),
         }
     }
 }
 
 /// Pages to look for, and the slots to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Scan {
-    pub(crate) pages: Pages,
+pub(crate) struct SlotScan {
+    pub(crate) pages: PageFilter,
     pub(crate) slots: Range<u64>,
 }
 
@@ -57,14 +57,14 @@ pub(crate) struct Scan {
 /// before it or else the whole device; each `page_index=` and `page_indexes=` before it is a scan of its own.
 ///
 /// [`Kind::Invalid`] for what is not understood, [`Kind::Range`] for slots that are not there.
-pub(crate) fn scans(text: &str, slots: u64) -> Result<Vec<Scan>, Error> {
+pub(crate) fn scans(text: &str, slots: u64) -> Result<Vec<SlotScan>, Error> {
     let (mut scans, mut range) = (Vec::new(), 0..slots);
     for word in text.split_whitespace() {
         let (key, value) = word.split_once('=').unwrap_or(("type", word));
         match key {
             "type" => {
-                let pages = Pages::named(value).ok_or_else(|| unknown(word))?;
-                scans.push(Scan { pages, slots: range });
+                let pages = PageFilter::named(value).ok_or_else(|| unknown(word))?;
+                scans.push(SlotScan { pages, slots: range });
                 return Ok(scans);
             }
             "page_index" => {
@@ -80,7 +80,7 @@ pub(crate) fn scans(text: &str, slots: u64) -> Result<Vec<Scan>, Error> {
             // The kernel passes over what a later one of its kind may know.
             _ => continue,
         }
-        scans.push(Scan { pages: Pages::All, slots: range.clone() });
+        scans.push(SlotScan { pages: PageFilter::All, slots: range.clone() });
     }
     Ok(scans)
 }
@@ -129,19 +129,23 @@ mod tests {
         scans(text, 100).unwrap_err().kind
     }
 
-    fn scan(pages: Pages, slots: Range<u64>) -> Scan {
-        Scan { pages, slots }
+    fn scan(pages: PageFilter, slots: Range<u64>) -> SlotScan {
+        SlotScan { pages, slots }
     }
 
     #[test]
     fn modes_end_the_words_and_ranges_add_up() {
-        assert_eq!(scans("idle", 100), Ok(vec![scan(Pages::Idle, 0..100)]));
-        assert_eq!(scans(" type=huge_idle nonsense\n", 100), Ok(vec![scan(Pages::HugeIdle, 0..100)]));
+        assert_eq!(scans("idle", 100), Ok(vec![scan(PageFilter::Idle, 0..100)]));
+        assert_eq!(scans(" type=huge_idle nonsense\n", 100), Ok(vec![scan(PageFilter::HugeIdle, 0..100)]));
         assert_eq!(
             scans("page_index=3 page_indexes=10-19 huge page_index=1", 100),
-            Ok(vec![scan(Pages::All, 3..4), scan(Pages::All, 10..20), scan(Pages::Huge, 10..20)])
+            Ok(vec![
+                scan(PageFilter::All, 3..4),
+                scan(PageFilter::All, 10..20),
+                scan(PageFilter::Huge, 10..20)
+            ])
         );
-        assert_eq!(scans("later=1 incompressible", 9), Ok(vec![scan(Pages::Incompressible, 0..9)]));
+        assert_eq!(scans("later=1 incompressible", 9), Ok(vec![scan(PageFilter::Incompressible, 0..9)]));
         assert_eq!(scans("", 100), Ok(vec![]), "nothing is asked for");
     }
 

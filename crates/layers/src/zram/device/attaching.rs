@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, Unit};
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, Permit, Semaphore};
 use spillway_core::{BlockDevice, Error, Geometry, Kind};
 
 use crate::file::File;
@@ -26,14 +26,14 @@ pub(crate) struct Attaching {
     context: OpenContext,
     /// Held by who attaches a file, or lets go of one, and by who gives the device its size: that is for the file which is there then.
     pub(crate) turn: Semaphore,
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<ClaimedFile>>,
     /// The device ends: what is opened from now on is let go at once.
     ended: AtomicBool,
 }
 
 /// A file that is open and locked, and may be taken for a spill file.
 #[derive(Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct ClaimedFile {
     pub(crate) path: PathBuf,
     file: Arc<File>,
     made: bool,
@@ -78,22 +78,22 @@ impl Attaching {
         self.ended.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn waiting(&self) -> Option<Waiting> {
+    pub(crate) fn waiting(&self) -> Option<ClaimedFile> {
         self.waiting.lock().clone()
     }
 
     /// Has another file wait, or none.
-    pub(crate) fn wait(&self, waiting: Option<Waiting>) {
+    pub(crate) fn wait(&self, waiting: Option<ClaimedFile>) {
         *self.waiting.lock() = waiting;
     }
 
     /// The turn, where nobody has it and no file waits.
-    pub(crate) fn try_turn(&self) -> Option<Unit<'_>> {
+    pub(crate) fn try_turn(&self) -> Option<Permit<'_>> {
         self.turn.try_hold().filter(|_| self.waiting().is_none())
     }
 
     /// Opens the file at `path`, or makes one, and looks whether it may be taken. Errors are those of opening and [`Store::examine`].
-    pub(crate) async fn claim(&self, path: PathBuf, own: &Settings) -> Result<Waiting, Error> {
+    pub(crate) async fn claim(&self, path: PathBuf, own: &Settings) -> Result<ClaimedFile, Error> {
         if !path.is_absolute() {
             let text = "it is looked for by the server, which knows no folder of yours: give the whole path";
             return Err(Error::new(Kind::NotFound, format!("{}: {text}", path.display())));
@@ -109,11 +109,11 @@ impl Attaching {
             Store::fits(file.clone(), &settings)?;
         }
         notes.iter().for_each(|note| tracing::info!("{}: {note}", self.context.name));
-        Ok(Waiting { path, file, made })
+        Ok(ClaimedFile { path, file, made })
     }
 }
 
-impl Waiting {
+impl ClaimedFile {
     /// The file, and how long it may become for a device of `disksize` bytes.
     pub(crate) fn fitted(&self, disksize: u64) -> (Arc<File>, u64) {
         let Geometry { size, block_size, .. } = self.file.geometry();

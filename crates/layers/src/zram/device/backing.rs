@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, RwLock, Semaphore, Unit, WaitList};
+use spillway_core::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Permit, RwLock, Semaphore, WaitList};
 use spillway_core::{Env, Error};
 
 use super::pressure::Pressure;
-use crate::spill::{Count, Owner, Store, Whole};
+use crate::spill::{Count, Owner, Store, WholeDevice};
 use crate::writeback::{Meter, Pauses};
 
 /// The spill file that a device has at present, if any. It comes and goes while no slot names a record.
@@ -100,13 +100,13 @@ impl Backing {
     }
 
     /// Ends the use of the file, for its `owner`; afterwards it says which pages it holds. Those are all, of a device that is `whole`.
-    pub(crate) async fn end(&self, owner: &impl Owner, whole: Option<&Whole>) -> Result<(), Error> {
+    pub(crate) async fn end(&self, owner: &impl Owner, whole: Option<&WholeDevice>) -> Result<(), Error> {
         let _turn = self.cease().await;
         self.store.stop(owner, whole).await
     }
 
     /// From now on nothing is written back; what was under way has ended then.
-    pub(crate) async fn cease(&self) -> Unit<'_> {
+    pub(crate) async fn cease(&self) -> Permit<'_> {
         self.ending.store(true, Ordering::SeqCst);
         let turn = self.turn.hold().await;
         self.rest().await;

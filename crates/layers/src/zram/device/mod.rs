@@ -18,13 +18,13 @@ use super::codec::codecs::Codecs;
 use super::codec::decoders::Decoders;
 use super::codec::streams::Streams;
 use super::config::Settings;
-use super::limit::Limit;
+use super::limit::WritebackLimit;
 use super::page::PAGE;
 use super::pool::Pool;
 use super::pool::cell::SlotIndex;
 use super::pool::pages::Pages;
 use super::slots::mark::{Away, SECONDS_MAX};
-use super::slots::table::{Named, PAGE_SLOTS, Table};
+use super::slots::table::{Named, PAGE_SLOTS, SlotTable};
 use crate::decisions::Decisions;
 use crate::options::Live;
 use crate::writeback::{Meter, Writeback};
@@ -73,7 +73,7 @@ pub(super) struct Core {
     pub(super) size: AtomicU64,
     pub(super) pages: Pages,
     pub(super) pool: Pool,
-    pub(super) table: Table,
+    pub(super) table: SlotTable,
     pub(super) streams: Streams,
     pub(super) codecs: Codecs,
     pub(super) decoders: Decoders,
@@ -83,7 +83,7 @@ pub(super) struct Core {
     pub(super) counters: Counters<COUNTS>,
     pub(super) settings: Settings,
     pub(super) compressed_writeback: Live<bool>,
-    pub(super) writeback_limit: Limit,
+    pub(super) writeback_limit: WritebackLimit,
     pub(super) backing: Attached,
     /// What is known of spilling under pressure of memory: of each spill file in turn, as is the speed that is measured.
     pub(super) pressure: Arc<Pressure>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spillway_core::sync::Ordering;
 
-use super::recompress::{Order, Run};
+use super::recompress::{RecompressOrder, RecompressRun};
 use super::slices::Caller;
 use crate::zram::device::Core;
 use crate::zram::work::Slice;
@@ -28,8 +28,8 @@ impl Core {
         }
         // A command is at it: this task may not wait, for a pass that the command waits for is its work.
         let Some(_turn) = state.turn.try_hold() else { return };
-        let Some(order) = Order::aged(self, age as u32) else { return };
-        let mut run = Run::new(self, order);
+        let Some(order) = RecompressOrder::aged(self, age as u32) else { return };
+        let mut run = RecompressRun::new(self, order);
         let mut slice = Slice::new();
         let mut slices = 0;
         while slices < SLICES_A_LOOK && !self.compactor.is_asked() {

@@ -24,9 +24,9 @@ use super::slices::Caller;
 use crate::zram::codec::encoder::Encoder;
 use crate::zram::device::{Core, Count};
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
-use crate::zram::slots::deferred::Lap;
+use crate::zram::slots::deferred::DeferredLap;
 use crate::zram::slots::mark::{Mark, Slot};
-use crate::zram::slots::picked::{Published, When};
+use crate::zram::slots::picked::{PickOutcome, PublishIf};
 use crate::zram::work::{self, Slice};
 
 /// Seconds after its last access from which a page is not expected to be written again soon.
@@ -127,7 +127,7 @@ impl Core {
     }
 
     /// Goes on with a lap for one slice; false at its end.
-    fn compress_some(&self, lap: &mut Lap<'_>, which: Which, encoder: &mut Encoder) -> bool {
+    fn compress_some(&self, lap: &mut DeferredLap<'_>, which: Which, encoder: &mut Encoder) -> bool {
         let (mut slice, now) = (Slice::new(), self.seconds());
         while !slice.is_over() {
             let Some(slot) = lap.next() else { return false };
@@ -155,13 +155,13 @@ impl Core {
         let codec = encoder.codec();
         let Some(bytes) = encoder.compress(page, COMPRESSED_BYTES_MAX) else {
             let raw = Slot::Stored(pick.cell(), codec);
-            if pick.publish(raw, When::Always, |mark| mark) == Published::InPlace {
+            if pick.publish(raw, PublishIf::Always, |mark| mark) == PickOutcome::InPlace {
                 self.count(Count::HugePagesSince, 1);
             }
             return true;
         };
         let Ok(cell) = self.place_compressed(slot, bytes) else { return false };
-        if pick.publish(Slot::Stored(cell, codec), When::Always, |mark| mark) == Published::InPlace {
+        if pick.publish(Slot::Stored(cell, codec), PublishIf::Always, |mark| mark) == PickOutcome::InPlace {
             self.budget.note_reclaimed();
         }
         true

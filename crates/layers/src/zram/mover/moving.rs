@@ -9,7 +9,7 @@ use crate::zram::codec::CodecIndex;
 use crate::zram::device::Core;
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
 use crate::zram::slots::mark::{Mark, Slot};
-use crate::zram::slots::picked::{Picked, Published, When};
+use crate::zram::slots::picked::{PickOutcome, Picked, PublishIf};
 
 /// An object that this thread has picked. Dropped, it stays where it is.
 pub(crate) struct Pick<'a> {
@@ -75,13 +75,18 @@ impl<'a> Pick<'a> {
 
     /// Has the slot hold `new`, with its mark `changed`, unless its page was written meanwhile, or read, if that matters. Frees what no slot
     /// holds then: the object that was picked, or that of `new`, or both.
-    pub(crate) fn publish(mut self, new: Slot, when: When, changed: impl FnOnce(Mark) -> Mark) -> Published {
+    pub(crate) fn publish(
+        mut self,
+        new: Slot,
+        when: PublishIf,
+        changed: impl FnOnce(Mark) -> Mark,
+    ) -> PickOutcome {
         let picked = self.picked.take().expect("it is published once");
         let published = self.core.table.publish(picked, new, when, changed);
         let kept = match published {
-            Published::InPlace => new.cell(),
-            Published::Touched => Some(self.cell),
-            Published::Replaced => None,
+            PickOutcome::InPlace => new.cell(),
+            PickOutcome::Touched => Some(self.cell),
+            PickOutcome::Replaced => None,
         };
         // It may stay in its cell, and become something else.
         let fresh = new.cell().filter(|cell| *cell != self.cell);

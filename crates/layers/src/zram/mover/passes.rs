@@ -9,14 +9,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::{Env, Place, mutant};
-use spillway_policy::compaction::{self, Compaction, Load};
+use spillway_policy::compaction::{self, Compaction, PoolLoad};
 
 use super::slices::Caller;
 use crate::zram::device::compactor::Compactor;
 use crate::zram::device::{Core, Count};
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
 use crate::zram::pool::{ArenaId, Eviction};
-use crate::zram::slots::picked::{Published, When};
+use crate::zram::slots::picked::{PickOutcome, PublishIf};
 
 /// How often the background task looks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -64,10 +64,10 @@ impl Core {
         (self.table.tally.changes(), self.table.holdings().object_bytes)
     }
 
-    pub(crate) fn pool_load(&self, busy: bool) -> Load {
+    pub(crate) fn pool_load(&self, busy: bool) -> PoolLoad {
         let held = self.table.holdings();
         let taken_bytes = self.budget.used() + self.pages.borrowed();
-        Load { object_bytes: held.object_bytes, taken_bytes, busy }
+        PoolLoad { object_bytes: held.object_bytes, taken_bytes, busy }
     }
 
     async fn look(&self, quiet: u32) {
@@ -150,7 +150,7 @@ impl Core {
         };
         let Some(fresh) = fresh else { return Moved::NoRoom };
         let moved = pick.moved_to(self.pool.fill(&self.pages, fresh, bytes));
-        if pick.publish(moved, When::Always, |mark| mark) == Published::Replaced {
+        if pick.publish(moved, PublishIf::Always, |mark| mark) == PickOutcome::Replaced {
             return Moved::Gone;
         }
         if mutant::on("zram: forget what a moved object held") {

@@ -17,12 +17,12 @@ use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 use crate::zram::codec::CodecIndex;
 use crate::zram::codec::encoder::Encoder;
 use crate::zram::control::algorithms::pair;
-use crate::zram::control::scan::Pages;
+use crate::zram::control::scan::PageFilter;
 use crate::zram::device::{Core, Count};
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Scratch, SlotIndex};
 use crate::zram::slots::mark::{Mark, Slot};
-use crate::zram::slots::picked::{Published, When};
+use crate::zram::slots::picked::{PickOutcome, PublishIf};
 use crate::zram::work::{self, Slice};
 
 /// Bytes by which objects differ of which one is as good as the other.
@@ -31,8 +31,8 @@ const BUCKETS: usize = PAGE / BUCKET_BYTES + 1;
 
 /// Which pages are compressed again, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
-    pages: Pages,
+pub(crate) struct RecompressOrder {
+    pages: PageFilter,
     /// Seconds since the last access, at least.
     age: u32,
     /// Bytes of an object that is worth it, at least; what is made of it has fewer.
@@ -44,12 +44,12 @@ pub(crate) struct Order {
     clears_idle: bool,
 }
 
-impl Order {
+impl RecompressOrder {
     /// What was written to `recompress` says. [`Kind::Invalid`] for what is not understood, and for a codec that is not in use.
     pub(crate) fn parse(core: &Core, text: &str) -> Result<Self, Error> {
         let (mut algo, mut priority) = (None, None);
         let mut order = Self {
-            pages: Pages::All,
+            pages: PageFilter::All,
             age: 0,
             threshold: 0,
             target: CodecIndex(1),
@@ -74,7 +74,14 @@ impl Order {
     /// All pages that were not accessed for `age` seconds, with the strongest codec; `None` without one.
     pub(crate) fn aged(core: &Core, age: u32) -> Option<Self> {
         let (target, _) = core.codecs.secondaries().pop()?;
-        Some(Self { pages: Pages::All, age, threshold: 0, target, pages_max: u64::MAX, clears_idle: false })
+        Some(Self {
+            pages: PageFilter::All,
+            age,
+            threshold: 0,
+            target,
+            pages_max: u64::MAX,
+            clears_idle: false,
+        })
     }
 
     /// Whether its codec is in use. A reset, of which the device may have a size again by now, takes it away.
@@ -97,11 +104,11 @@ impl Order {
     }
 }
 
-fn pages(value: &str) -> Result<Pages, Error> {
+fn pages(value: &str) -> Result<PageFilter, Error> {
     match value {
-        "idle" => Ok(Pages::Idle),
-        "huge" => Ok(Pages::Huge),
-        "huge_idle" => Ok(Pages::HugeIdle),
+        "idle" => Ok(PageFilter::Idle),
+        "huge" => Ok(PageFilter::Huge),
+        "huge_idle" => Ok(PageFilter::HugeIdle),
         _ => Err(Error::invalid(format!("type={value} is not understood: write idle, huge or huge_idle"))),
     }
 }
@@ -122,7 +129,7 @@ fn threshold(word: &str, value: &str) -> Result<usize, Error> {
 /// Recompresses what `order` names, the largest objects first where not all may be tried. One run at a time.
 ///
 /// [`Kind::NoSpace`] where there is no room for an object that would be smaller, [`Kind::ShuttingDown`] where the device ends.
-pub(crate) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
+pub(crate) async fn run(core: Arc<Core>, order: RecompressOrder) -> Result<(), Error> {
     let _turn = core.recompressor.turn.hold().await;
     if core.size() == 0 || !order.can_be_carried_out(&core) {
         return Ok(());
@@ -132,7 +139,7 @@ pub(crate) async fn run(core: Arc<Core>, order: Order) -> Result<(), Error> {
         u64::MAX => vec![ANY_LEN],
         pages_max => largest_first(&core, &order, pages_max).await.map_err(why)?,
     };
-    let (mut run, lap_bytes) = (Run::new(&core, order), core.size());
+    let (mut run, lap_bytes) = (RecompressRun::new(&core, order), core.size());
     let work = core.works().begin(WorkKind::Recompress, Some(lap_bytes * laps.len() as u64));
     for (lap, lens) in (0..).zip(laps) {
         run.lens = lens;
@@ -158,7 +165,11 @@ fn why(kind: Kind) -> Error {
 
 /// Bytes that objects have in the first lap, and in a second, which tries none again: so that those tried in both are the `pages_max`
 /// largest, but for less than a bucket.
-async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec<Range<usize>>, Kind> {
+async fn largest_first(
+    core: &Core,
+    order: &RecompressOrder,
+    pages_max: u64,
+) -> Result<Vec<Range<usize>>, Kind> {
     let mut pages = [0u64; BUCKETS];
     let count = |slots: Range<u64>, slice: &mut Slice| {
         let count =
@@ -183,9 +194,9 @@ async fn largest_first(core: &Core, order: &Order, pages_max: u64) -> Result<Vec
 const ANY_LEN: Range<usize> = 0..usize::MAX;
 
 /// A run on its way through the slots. The caller has the turn.
-pub(crate) struct Run<'a> {
+pub(crate) struct RecompressRun<'a> {
     core: &'a Core,
-    order: Order,
+    order: RecompressOrder,
     encoder: Encoder,
     /// Nothing stronger than the codec of this run is in use.
     is_strongest: bool,
@@ -197,14 +208,14 @@ pub(crate) struct Run<'a> {
 }
 
 /// What was prepared for packing goes back.
-impl Drop for Run<'_> {
+impl Drop for RecompressRun<'_> {
     fn drop(&mut self) {
         self.core.pool.end_packing(&self.core.pages);
     }
 }
 
-impl<'a> Run<'a> {
-    pub(crate) fn new(core: &'a Core, order: Order) -> Self {
+impl<'a> RecompressRun<'a> {
+    pub(crate) fn new(core: &'a Core, order: RecompressOrder) -> Self {
         let encoder = core.codecs.encoder(order.target).expect("the codec of an order is in use");
         let is_strongest = core.codecs.secondaries().last().is_some_and(|(last, _)| *last == order.target);
         let left = order.pages_max;
@@ -264,7 +275,7 @@ impl<'a> Run<'a> {
         assert!(smaller.len() < len, "{} bytes for {len}", smaller.len());
         let cell = core.place_compressed(index, smaller)?;
         self.left -= 1;
-        if pick.publish(Slot::Stored(cell, codec), When::Always, accessed) == Published::InPlace {
+        if pick.publish(Slot::Stored(cell, codec), PublishIf::Always, accessed) == PickOutcome::InPlace {
             core.count(Count::Recompressed, 1);
         }
         Ok(())

@@ -112,7 +112,7 @@ impl<'a> SlotPage<'a> {
 }
 
 /// All pages of slots of a device.
-pub(crate) struct Blocks {
+pub(crate) struct SlotPages {
     groups: Box<[OnceLock<Box<Group>>; GROUPS as usize]>,
     making: Mutex<()>,
     /// Pages that are charged.
@@ -122,7 +122,7 @@ pub(crate) struct Blocks {
     fixed: Arc<Budget>,
 }
 
-impl Blocks {
+impl SlotPages {
     /// No blocks. Each is charged to `fixed` when it is made.
     pub(crate) fn new(regions: Arc<dyn Regions>, fixed: Arc<Budget>) -> Self {
         let groups = Box::new([const { OnceLock::new() }; GROUPS as usize]);

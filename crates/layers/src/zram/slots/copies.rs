@@ -13,7 +13,7 @@ use std::sync::Arc;
 use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, WordLocks};
 use spillway_core::{Budget, Kind, Regions};
 
-use super::blocks::{Blocks, SlotPage};
+use super::blocks::{SlotPage, SlotPages};
 use super::mark::{Away, Mark, Slot};
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::SlotIndex;
@@ -24,7 +24,7 @@ const SHARE: u64 = 32;
 
 /// The clean copies of one table.
 pub(crate) struct Copies {
-    pub(crate) blocks: Blocks,
+    pub(crate) blocks: SlotPages,
     kept: AtomicU64,
     /// The device has, or had, a spill file.
     begun: AtomicBool,
@@ -33,7 +33,7 @@ pub(crate) struct Copies {
 impl Copies {
     pub(crate) fn new(regions: Arc<dyn Regions>, fixed: Arc<Budget>) -> Self {
         let (kept, begun) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { blocks: Blocks::new(regions, fixed), kept, begun }
+        Self { blocks: SlotPages::new(regions, fixed), kept, begun }
     }
 
     /// The device, which has so many slots, has a spill file. [`Kind::NoSpace`] where there is no memory for a bit for each page of them.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicU32, Marks, Ordering, RwLock, Semaphore, Unit};
+use spillway_core::sync::{AtomicU32, Marks, Ordering, Permit, RwLock, Semaphore};
 use spillway_core::{Budget, Charge, Kind, mutant};
 
 use super::blocks::PAGE_SLOTS;
@@ -122,10 +122,10 @@ impl Deferred {
     }
 
     /// Waits until nobody else makes a lap, and begins one.
-    pub(crate) async fn lap(&self) -> Lap<'_> {
+    pub(crate) async fn lap(&self) -> DeferredLap<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
-        Lap { _turn: self.turn.hold().await, deferred: self, next: 0, slots: 0..0, stays: false }
+        DeferredLap { _turn: self.turn.hold().await, deferred: self, next: 0, slots: 0..0, stays: false }
     }
 
     /// Whether a task waits until it can begin a lap.
@@ -149,8 +149,8 @@ impl Drop for Waiting<'_> {
 }
 
 /// A way through all places. What it has not come to stays noted.
-pub(crate) struct Lap<'a> {
-    _turn: Unit<'a>,
+pub(crate) struct DeferredLap<'a> {
+    _turn: Permit<'a>,
     deferred: &'a Deferred,
     /// The place to look for next.
     next: u64,
@@ -160,7 +160,7 @@ pub(crate) struct Lap<'a> {
     stays: bool,
 }
 
-impl Lap<'_> {
+impl DeferredLap<'_> {
     /// The next slot that may be deferred.
     pub(crate) fn next(&mut self) -> Option<SlotIndex> {
         if self.slots.is_empty() {
@@ -186,7 +186,7 @@ impl Lap<'_> {
     }
 }
 
-impl Drop for Lap<'_> {
+impl Drop for DeferredLap<'_> {
     fn drop(&mut self) {
         self.end_place();
     }

@@ -254,7 +254,7 @@ impl Mark {
 
     /// Whether an object of `len` bytes leaves memory at `now`, where memory is short.
     pub(crate) fn leaves(self, len: usize, now: u32) -> bool {
-        let page = spill::Page {
+        let page = spill::PageState {
             referenced: self.is_referenced(),
             idle: self.is_idle(),
             huge: self.is_stored() && len == PAGE,

@@ -51,7 +51,7 @@ pub(crate) const KEPT_BYTES: usize = size_of::<Option<Gather>>();
 
 /// Whether an object that was read since it was picked is put elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum PublishIf {
     Always,
     /// Not then.
     Untouched,
@@ -59,7 +59,7 @@ pub(crate) enum When {
 
 /// What became of a picked object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Published {
+pub(crate) enum PickOutcome {
     /// The new object is in the slot.
     InPlace,
     /// The slot was read meanwhile and holds what it held.

@@ -2,11 +2,11 @@
 //!
 //! A slot is two words, of which the mark has the slot's lock; nothing else is written by two threads that use different slots. A
 //! lock is held for tens of nanoseconds: to swap, and to copy an object out; for half a microsecond to decompress one with a
-//! fast codec. Empty slots are read without it. [`Blocks`] has the memory: what is not in use costs nothing, and a walk finds the
+//! fast codec. Empty slots are read without it. [`SlotPages`] has the memory: what is not in use costs nothing, and a walk finds the
 //! next page with slots in use and can stop and go on anywhere.
 //!
-//! **Moving an object elsewhere** begins with [`Table::pick`], which sets a flag and copies the bytes out. What is done with them
-//! takes no lock. [`Table::publish`] then puts the new place into the slot if that still holds what was picked:
+//! **Moving an object elsewhere** begins with [`SlotTable::pick`], which sets a flag and copies the bytes out. What is done with them
+//! takes no lock. [`SlotTable::publish`] then puts the new place into the slot if that still holds what was picked:
 //!
 //! - A slot is picked once at a time. A second picker finds the flag and leaves it.
 //! - The cell of a picked object is not reused before the picker has come back: a writer that replaces it does not free it, the
@@ -21,13 +21,13 @@ use std::sync::Arc;
 use spillway_core::sync::{Ordering, WordLocks};
 use spillway_core::{Budget, Kind, Regions, mutant};
 
-use super::blocks::{Blocks, SlotPage, SlotWords};
+use super::blocks::{SlotPage, SlotPages, SlotWords};
 use super::copies::Copies;
 use super::deferred::Deferred;
 use super::holdings::{Holdings, Tally};
 use super::locked::Locked;
 use super::mark::{Away, Mark, Slot};
-use super::picked::{Picked, Published, Replaced, When};
+use super::picked::{PickOutcome, Picked, PublishIf, Replaced};
 use crate::zram::page::PAGE;
 use crate::zram::pool::Pool;
 use crate::zram::pool::cell::{Cell, SlotIndex};
@@ -37,8 +37,8 @@ use crate::zram::work;
 pub(crate) use super::blocks::PAGE_SLOTS;
 
 /// The slots of one device.
-pub(crate) struct Table {
-    blocks: Blocks,
+pub(crate) struct SlotTable {
+    blocks: SlotPages,
     pub(crate) locks: WordLocks,
     pub(crate) tally: Tally,
     fixed: Arc<Budget>,
@@ -46,11 +46,11 @@ pub(crate) struct Table {
     pub(crate) copies: Copies,
 }
 
-impl Table {
+impl SlotTable {
     /// A table without slots. Memory comes from `regions`; what does not go back with the slots is charged to `fixed`.
     pub(crate) fn new(regions: Arc<dyn Regions>, fixed: Arc<Budget>) -> Self {
         Self {
-            blocks: Blocks::new(regions.clone(), fixed.clone()),
+            blocks: SlotPages::new(regions.clone(), fixed.clone()),
             copies: Copies::new(regions, fixed.clone()),
             locks: WordLocks::default(),
             tally: Tally::default(),
@@ -263,24 +263,24 @@ impl Table {
         &self,
         picked: Picked,
         new: Slot,
-        when: When,
+        when: PublishIf,
         changed: impl FnOnce(Mark) -> Mark,
-    ) -> Published {
-        let Some(locked) = self.lock(picked.index) else { return Published::Replaced };
+    ) -> PickOutcome {
+        let Some(locked) = self.lock(picked.index) else { return PickOutcome::Replaced };
         if locked.get() != picked.object && !mutant::on("zram: publish over a newer write") {
-            return Published::Replaced;
+            return PickOutcome::Replaced;
         }
         let (touched, mark) = (locked.mark.was_touched(), locked.mark.unpicked());
-        if when == When::Untouched && touched {
+        if when == PublishIf::Untouched && touched {
             locked.put(picked.object, mark);
-            return Published::Touched;
+            return PickOutcome::Touched;
         }
         locked.put(new, changed(mark.moved_to(new)));
         self.tally.moved(picked.object, new);
         if !matches!(new, Slot::Deferred(_)) {
             self.end_deferral(picked.object);
         }
-        Published::InPlace
+        PickOutcome::InPlace
     }
 
     /// Puts `new`, where the same page lies now, in place of `old`, which is not in memory, if the slot still holds that. The caller

@@ -6,11 +6,11 @@ use spillway_core::sync::{Ordering, WordLocks};
 
 use super::blocks::SlotPage;
 use super::mark::{Mark, Slot};
-use super::table::Table;
+use super::table::SlotTable;
 use crate::zram::pool::cell::SlotIndex;
 use crate::zram::work;
 
-impl Table {
+impl SlotTable {
     /// Shows the slots of `range`, which lie in one page. Only repeated words are looked at under the lock of their slot. Returns
     /// the units of work.
     pub(crate) fn look(&self, range: Range<u64>, mut see: impl FnMut(Slot)) -> u32 {

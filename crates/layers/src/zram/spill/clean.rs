@@ -8,7 +8,7 @@ use crate::spill::Location;
 use crate::zram::device::Core;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::slots::mark::{Away, Mark, Slot};
-use crate::zram::slots::table::Table;
+use crate::zram::slots::table::SlotTable;
 
 /// What a slot has of a record.
 enum Claim {
@@ -19,7 +19,7 @@ enum Claim {
     Copy(Away),
 }
 
-impl Table {
+impl SlotTable {
     /// Whether a page has a clean copy; without the lock of its slot.
     pub(crate) fn has_copy(&self, index: SlotIndex) -> bool {
         self.used_page(index).is_some_and(|page| {

@@ -14,7 +14,7 @@ use crate::zram::mover::moving::Pick;
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Cell, Scratch, SlotIndex};
 use crate::zram::slots::mark::{Away, Mark, Slot};
-use crate::zram::slots::picked::{Gather, Published, When};
+use crate::zram::slots::picked::{Gather, PickOutcome, PublishIf};
 use crate::zram::work::{self, Slice};
 
 /// What came of writing.
@@ -25,7 +25,7 @@ pub(crate) struct Gathered {
     batch: Batch,
     picks: Picks,
     /// Whether pages that are read meanwhile leave all the same.
-    when: When,
+    when: PublishIf,
     /// They leave because the device ends: no limit counts, and they are written as they are.
     keeps: bool,
     /// The last one did not fit.
@@ -42,12 +42,12 @@ struct Picks {
 
 impl Picks {
     /// Has a slot name its record; false where it does not, after all.
-    fn publish(&mut self, index: usize, spilled: Spilled, when: When) -> bool {
+    fn publish(&mut self, index: usize, spilled: Spilled, when: PublishIf) -> bool {
         let Gather { picked, .. } = self.all[index].take().expect("each lands once");
         let Spilled { at, record: Record { crc, len, .. } } = spilled;
         let away = Away { at, crc, len: len.into(), codec: picked.codec() };
         let published = Pick::resume(&self.core, picked).publish(Slot::Spilled(away), when, Mark::has_left);
-        let named = published == Published::InPlace;
+        let named = published == PickOutcome::InPlace;
         if named {
             self.core.has_left();
         }
@@ -104,7 +104,7 @@ pub(crate) enum Added {
 
 impl Gathered {
     /// An empty one, of pages that leave `when`, once there is a buffer for it; `None` where nothing more is written back.
-    pub(crate) async fn new(core: &Arc<Core>, backing: &Arc<Backing>, when: When) -> Option<Self> {
+    pub(crate) async fn new(core: &Arc<Core>, backing: &Arc<Backing>, when: PublishIf) -> Option<Self> {
         let at_work = backing.begin_batch()?;
         let batch = backing.store.batch().await;
         let picks = Picks { core: core.clone(), all: Vec::new() };
@@ -113,7 +113,7 @@ impl Gathered {
 
     /// The same, of a device that ends, whose pages all leave.
     pub(crate) fn keeping(self) -> Self {
-        Self { when: When::Always, keeps: true, ..self }
+        Self { when: PublishIf::Always, keeps: true, ..self }
     }
 
     pub(crate) fn len(&self) -> usize {

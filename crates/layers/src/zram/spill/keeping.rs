@@ -20,11 +20,11 @@ use spillway_core::{Error, Kind, WorkKind, mutant};
 use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use super::writeback::{self, Why};
-use crate::spill::format::{Codec, Record};
-use crate::spill::{Batch, Keep, Settings, Spilled, Whole};
+use crate::spill::format::{Record, RecordCodec};
+use crate::spill::{Batch, Keep, Settings, Spilled, WholeDevice};
 use crate::zram::codec::CodecIndex;
 use crate::zram::config::{Promotion, default_spill_size};
-use crate::zram::control::scan::{Pages, Scan};
+use crate::zram::control::scan::{PageFilter, SlotScan};
 use crate::zram::device::Core;
 use crate::zram::device::backing::Backing;
 use crate::zram::mover::deferring::Which;
@@ -61,7 +61,7 @@ impl Core {
             Some(number) => self.codecs.priority(number.into()).ok_or(Kind::Corrupt)?,
             None => CodecIndex::PRIMARY,
         };
-        let is_raw = codec == Codec::RAW;
+        let is_raw = codec == RecordCodec::RAW;
         if u64::from(slot) >= self.size() / PAGE as u64 || len > PAGE || is_raw != (len == PAGE) {
             return Err(Kind::Corrupt);
         }
@@ -98,7 +98,7 @@ impl Core {
             drop(backing.cease().await);
             return Err(self.not_kept(kind));
         }
-        let whole = Whole { slots: self.size() / PAGE as u64, codecs: self.codecs.names() };
+        let whole = WholeDevice { slots: self.size() / PAGE as u64, codecs: self.codecs.names() };
         backing.end(&**self, Some(&whole)).await.map_err(|error| {
             tracing::error!("{error}");
             self.not_kept(error.kind)
@@ -132,7 +132,7 @@ impl Core {
         backing.rest().await;
         self.compress_deferred(Which::All, Caller::Requests).await;
         loop {
-            let scans = vec![Scan { pages: Pages::All, slots: 0..self.size() / PAGE as u64 }];
+            let scans = vec![SlotScan { pages: PageFilter::All, slots: 0..self.size() / PAGE as u64 }];
             let objects = writeback::run(self.clone(), self.resets(), scans, Why::Keep).await;
             let others = match objects {
                 Ok(()) => self.write_others(backing).await,

@@ -7,7 +7,7 @@ use spillway_policy::size_classes::COMPRESSED_BYTES_MAX;
 
 use crate::spill::format::Record;
 use crate::spill::{Pinned, Spilled};
-use crate::writeback::Reading;
+use crate::writeback::MeteredRead;
 use crate::zram::codec::CodecIndex;
 use crate::zram::device::backing::{AtWork, Backing};
 use crate::zram::device::{Core, Count};
@@ -29,7 +29,7 @@ pub(crate) struct Miss {
     returns: bool,
     // In this order: once the pin is gone, nothing is at work.
     _pin: Pinned,
-    _reading: Option<Reading>,
+    _reading: Option<MeteredRead>,
     _at_work: AtWork,
 }
 

@@ -23,7 +23,7 @@ use crate::zram::mover::slices::Caller;
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::slots::mark::Mark;
-use crate::zram::slots::picked::When;
+use crate::zram::slots::picked::PublishIf;
 use crate::zram::work::Slice;
 
 /// The decision that pages leave.
@@ -237,7 +237,7 @@ impl Core {
         let (backing, Chosen { any, writes }) = (&victims.backing, victims.chosen);
         let before = backing.pressure.left.load(Ordering::Relaxed);
         while left.peek().is_some() {
-            let when = if any { When::Always } else { When::Untouched };
+            let when = if any { PublishIf::Always } else { PublishIf::Untouched };
             let Some(mut gathered) = Gathered::new(self, backing, when).await else { return Ok(()) };
             let (mut slice, mut at_once) = (Slice::new(), 0);
             while let Some(&index) = left.peek()

@@ -13,7 +13,7 @@ use crate::open_context::BackingDevice;
 use crate::spill::format::Record;
 use crate::spill::{Keep, Location, Owner, Spilled, Store};
 use crate::zram::config::Config;
-use crate::zram::device::attaching::{Attaching, Waiting};
+use crate::zram::device::attaching::{Attaching, ClaimedFile};
 use crate::zram::device::backing::Backing;
 use crate::zram::device::{Core, Zram};
 use crate::zram::page::PAGE;
@@ -108,7 +108,7 @@ impl Core {
     async fn open_waiting(
         &self,
         attaching: &Attaching,
-        waiting: Waiting,
+        waiting: ClaimedFile,
         disksize: u64,
     ) -> Result<(), Error> {
         let (file, size) = waiting.fitted(disksize);

@@ -9,7 +9,7 @@ use spillway_core::sync::{MutexGuard, Ordering};
 
 use super::writeback::{self, Why};
 use crate::spill::Count;
-use crate::zram::control::scan::{Pages, Scan};
+use crate::zram::control::scan::{PageFilter, SlotScan};
 use crate::zram::device::Core;
 use crate::zram::device::backing::Backing;
 use crate::zram::device::pressure::DailyWrites;
@@ -62,7 +62,7 @@ impl Core {
             return;
         }
         let (core, resets, slots) = (self.clone(), self.resets(), self.size() / PAGE as u64);
-        let scans = vec![Scan { pages: Pages::All, slots: 0..slots }];
+        let scans = vec![SlotScan { pages: PageFilter::All, slots: 0..slots }];
         let run = move || async move {
             let outcome = writeback::run(core.clone(), resets, scans, Why::Age(age)).await;
             if let Err(error) = outcome {

@@ -22,13 +22,13 @@ use spillway_policy::depth::{Waiting, depth};
 use super::gathered::{Added, Gathered, Written};
 use super::spiller::SPILL;
 use crate::decisions::Decision;
-use crate::zram::control::scan::{Pages, Scan};
+use crate::zram::control::scan::{PageFilter, SlotScan};
 use crate::zram::device::Core;
 use crate::zram::device::backing::Backing;
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::{Cell, SlotIndex};
 use crate::zram::slots::mark::Mark;
-use crate::zram::slots::picked::When;
+use crate::zram::slots::picked::PublishIf;
 use crate::zram::work::Slice;
 
 /// Why pages are written back.
@@ -47,7 +47,7 @@ pub(crate) enum Why {
 ///
 /// [`Kind::NoDevice`] without a spill file; [`Kind::NoSpace`] where it is full; [`Kind::Io`] where `writeback_limit` is used up, or an
 /// I/O has failed.
-pub(crate) async fn run(core: Arc<Core>, resets: u64, scans: Vec<Scan>, why: Why) -> Result<(), Error> {
+pub(crate) async fn run(core: Arc<Core>, resets: u64, scans: Vec<SlotScan>, why: Why) -> Result<(), Error> {
     let backing = core.backing()?;
     let _turn = backing.turn.hold().await;
     let mut run = Run::new(&core, &backing, resets, scans, why);
@@ -106,9 +106,9 @@ struct Run<'a> {
     core: &'a Arc<Core>,
     backing: &'a Arc<Backing>,
     resets: u64,
-    scans: std::vec::IntoIter<Scan>,
+    scans: std::vec::IntoIter<SlotScan>,
     /// What is left of the present scan.
-    left: Option<Scan>,
+    left: Option<SlotScan>,
     /// What is registered of it; nothing where the device ends, which registers that itself.
     work: Option<Counted>,
     /// Slots of the scans before the present one, and the first of that.
@@ -120,7 +120,13 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(core: &'a Arc<Core>, backing: &'a Arc<Backing>, resets: u64, scans: Vec<Scan>, why: Why) -> Self {
+    fn new(
+        core: &'a Arc<Core>,
+        backing: &'a Arc<Backing>,
+        resets: u64,
+        scans: Vec<SlotScan>,
+        why: Why,
+    ) -> Self {
         let slots: u64 = scans.iter().map(|scan| scan.slots.end - scan.slots.start).sum();
         let begin = || core.works().begin(WorkKind::WriteBack, Some(slots * PAGE as u64));
         let (work, scans) = ((why != Why::Keep).then(begin), scans.into_iter());
@@ -150,7 +156,7 @@ impl<'a> Run<'a> {
 
     /// The next objects that go into one I/O; `None` at the end.
     async fn gather(&mut self) -> Option<Gathered> {
-        let Some(mut gathered) = Gathered::new(self.core, self.backing, When::Untouched).await else {
+        let Some(mut gathered) = Gathered::new(self.core, self.backing, PublishIf::Untouched).await else {
             self.ended = Some(Kind::ShuttingDown);
             return None;
         };
@@ -175,9 +181,9 @@ impl<'a> Run<'a> {
     }
 
     /// What of the present scan, or else the next, comes next: slots of one page that has some in use.
-    fn next_slots(&mut self) -> Option<(Pages, Range<u64>)> {
+    fn next_slots(&mut self) -> Option<(PageFilter, Range<u64>)> {
         loop {
-            let Some(Scan { pages, slots }) = &self.left else {
+            let Some(SlotScan { pages, slots }) = &self.left else {
                 let scan = self.scans.next()?;
                 self.first = scan.slots.start;
                 self.left = Some(scan);
@@ -206,7 +212,7 @@ impl<'a> Run<'a> {
     /// Gathers objects in `slots` until no more fit, or the slice is over; returns the slot to go on with.
     fn gather_from(
         &mut self,
-        pages: Pages,
+        pages: PageFilter,
         slots: Range<u64>,
         gathered: &mut Gathered,
         slice: &mut Slice,

@@ -5,7 +5,7 @@ use spillway_sim::disk::{Disk, Latency, Medium, Plan};
 
 use super::*;
 use crate::file::File;
-use crate::open_context::OpenFile;
+use crate::open_context::OpenBacking;
 
 /// Segments of 64 KiB.
 pub(super) const SHIFT: u32 = 16;
@@ -73,7 +73,7 @@ pub(super) fn open_in(
     disk: Arc<Disk>,
     name: &str,
     config: Config,
-    open_file: OpenFile,
+    open_file: OpenBacking,
 ) -> Result<Spilling, Error> {
     let (budget, registry) = (Budget::new(64 << 20), Registry::new(env.clone()));
     let context = OpenContext {

@@ -142,7 +142,7 @@ fn set_size(zram: &Arc<Zram>) {
 /// Writes a page back, as a device does by itself.
 async fn spill_one(zram: &Arc<Zram>) {
     let Ok(backing) = zram.core.backing() else { return };
-    let Some(mut gathered) = Gathered::new(&zram.core, &backing, When::Untouched).await else { return };
+    let Some(mut gathered) = Gathered::new(&zram.core, &backing, PublishIf::Untouched).await else { return };
     gathered.add(SlotIndex(0), |_, _| true, &mut Slice::new());
     if gathered.len() > 0 {
         let _ = gathered.write().await;

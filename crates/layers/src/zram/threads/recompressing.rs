@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::zram::device::Count;
-use crate::zram::mover::recompress::{self, Order};
+use crate::zram::mover::recompress::{self, RecompressOrder};
 
 /// A page that lz4hc makes smaller than lz4 does: it repeats in a way that one look back does not show.
 fn repetitive(number: u64) -> Vec<u8> {
@@ -13,7 +13,7 @@ fn repetitive(number: u64) -> Vec<u8> {
 }
 
 fn recompress(zram: &Zram) {
-    let order = Order::parse(&zram.core, "").expect("it has a secondary");
+    let order = RecompressOrder::parse(&zram.core, "").expect("it has a secondary");
     block_on(recompress::run(zram.core.clone(), order)).expect("there is room");
 }
 

@@ -9,9 +9,9 @@ use crate::spill::threads::{Disk, until_kept_up};
 use crate::spill::{Owner, Settings, Store};
 use crate::zram::codec;
 use crate::zram::config::Promotion;
-use crate::zram::control::scan::{self, Scan};
+use crate::zram::control::scan::{self, SlotScan};
 use crate::zram::device::backing::Backing;
-use crate::zram::mover::recompress::{self, Order};
+use crate::zram::mover::recompress::{self, RecompressOrder};
 use crate::zram::spill::writeback::{self, Why};
 
 /// Segments of which each takes three pages that do not compress, or seven, of which one that is live can be copied with profit.
@@ -58,7 +58,7 @@ pub(super) fn noise(number: u64) -> Vec<u8> {
 }
 
 pub(super) fn write_back(zram: &Zram, slots: std::ops::Range<u64>) -> Result<(), Error> {
-    let scan = Scan { pages: scan::Pages::All, slots };
+    let scan = SlotScan { pages: scan::PageFilter::All, slots };
     block_on(writeback::run(zram.core.clone(), zram.core.resets(), vec![scan], Why::Command))
 }
 
@@ -213,9 +213,9 @@ fn a_reset_leaves_nothing_of_what_is_under_way() {
         let zram = spilling(SMALL);
         (0..3).for_each(|slot| write(&zram, slot, &noise(slot)));
         spill(&zram, 0..1);
-        let order = Order::parse(&zram.core, "").expect("it has a secondary");
+        let order = RecompressOrder::parse(&zram.core, "").expect("it has a secondary");
         let spiller = on_thread(&zram, |zram| _ = write_back(zram, 0..SLOTS));
-        let recompress = |order: Order| {
+        let recompress = |order: RecompressOrder| {
             on_thread(&zram, move |zram| {
                 block_on(recompress::run(zram.core.clone(), order)).expect("there is room");
             })

@@ -46,7 +46,7 @@ impl World {
                 *dirty = Some(stamp);
             }
         }
-        let end = if landed { End::Landed } else { End::Withdrawn };
+        let end = if landed { BatchEnd::Landed } else { BatchEnd::Withdrawn };
         self.regions.ended(at(region), end, failed);
     }
 
@@ -148,7 +148,7 @@ fn a_region_is_due_by_its_oldest_block_until_a_batch_has_failed() {
     let asked = [(1, 2), (1, 3), (2, 3)];
     let due = |regions: &DirtyRegions| asked.map(|(region, stamp)| regions.is_due(at(region), Stamp(stamp)));
     assert_eq!(due(&regions), [false, true, false]);
-    for (end, expected) in [(End::Withdrawn, true), (End::Failed, false)] {
+    for (end, expected) in [(BatchEnd::Withdrawn, true), (BatchEnd::Failed, false)] {
         regions.take(at(1));
         regions.ended(at(1), end, 2);
         assert_eq!(due(&regions), [false, expected, false], "{end:?}");
@@ -164,17 +164,17 @@ fn a_part_is_no_batch_to_wait_for_and_leaves_the_rest_as_old_as_it_was() {
     regions.take_part(at(1), 2);
     assert!(matches!(regions.state(at(1)), RegionState::Writing(number) if number <= last));
     regions.dirtied(at(1), 1, Stamp(9));
-    regions.ended(at(1), End::Landed, 0);
+    regions.ended(at(1), BatchEnd::Landed, 0);
     assert_eq!(
         (regions.state(at(1)), regions.blocks(), regions.oldest()),
         (RegionState::Dirty, 2, Some(Stamp(5)))
     );
     let whole = regions.take(at(1));
     regions.dirtied(at(1), 1, Stamp(9));
-    regions.ended(at(1), End::Landed, 0);
+    regions.ended(at(1), BatchEnd::Landed, 0);
     regions.take_part(at(1), 1);
     assert!(regions.has_landed(at(1), whole), "what has landed stays so");
-    regions.ended(at(1), End::Landed, 0);
+    regions.ended(at(1), BatchEnd::Landed, 0);
     assert_eq!(regions.state(at(1)), RegionState::Clean);
 }
 
@@ -184,12 +184,12 @@ fn a_failed_batch_is_as_old_as_it_was() {
     regions.dirtied(at(1), 2, Stamp(5));
     let number = regions.take(at(1));
     regions.dirtied(at(1), 1, Stamp(9));
-    regions.ended(at(1), End::Failed, 1);
+    regions.ended(at(1), BatchEnd::Failed, 1);
     assert_eq!((regions.oldest(), regions.blocks()), (Some(Stamp(5)), 2));
     assert_eq!((regions.has_failed(at(1), number), regions.has_landed(at(1), number)), (true, false));
     let later = regions.take(at(1));
     regions.dirtied(at(1), 1, Stamp(11));
-    regions.ended(at(1), End::Landed, 0);
+    regions.ended(at(1), BatchEnd::Landed, 0);
     assert!(regions.has_landed(at(1), number) && regions.has_landed(at(1), later));
     assert_eq!((regions.oldest(), regions.taken()), (Some(Stamp(11)), later));
 }

@@ -4,6 +4,7 @@
 //! When a node leaves, the last one takes its slot.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use super::region::{RegionNumber, Stamp};
 use crate::chunked::{CHUNK, Chunked};
@@ -24,7 +25,7 @@ pub(super) const FAILED: u64 = 4 << FLAGS_SHIFT;
 
 /// A region.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct RegionNode {
     word: u64,
     stamp: Stamp,
     /// Dirty blocks that no batch has.
@@ -35,13 +36,13 @@ pub(super) struct Node {
     oldest: u32,
 }
 
-impl Default for Node {
+impl Default for RegionNode {
     fn default() -> Self {
         Self { word: 0, stamp: Stamp::MAX, blocks: 0, links: [NONE; 2], oldest: NONE }
     }
 }
 
-impl Node {
+impl RegionNode {
     pub(super) fn region(&self) -> RegionNumber {
         RegionNumber(self.word & NUMBER)
     }
@@ -65,24 +66,24 @@ impl Node {
 
 /// See the head of this file.
 #[derive(Clone, Debug)]
-pub(super) struct Tree {
-    nodes: Chunked<Node>,
+pub(super) struct RegionTree {
+    nodes: Chunked<RegionNode>,
     len: u32,
     root: u32,
     /// The one that was found last: a writer often stays in a region.
     recent: u32,
 }
 
-impl Default for Tree {
+impl Default for RegionTree {
     fn default() -> Self {
         Self { nodes: Chunked::default(), len: 0, root: NONE, recent: 0 }
     }
 }
 
-impl Tree {
+impl RegionTree {
     /// Bytes that it takes for each region, at most, and for regions that there are not: a node, its part of a chunk that is allocated by itself, and
     /// of the list of chunks, three quarters of which may be free.
-    pub(super) const BYTES_EACH: u64 = (size_of::<Node>() as u64) + (16 + 4 * 8) / CHUNK as u64 + 1;
+    pub(super) const BYTES_EACH: u64 = (size_of::<RegionNode>() as u64) + (16 + 4 * 8) / CHUNK as u64 + 1;
     pub(super) const BYTES_SPARE: u64 = 2 * CHUNK as u64 * Self::BYTES_EACH;
 
     /// The slot of a region.
@@ -99,12 +100,12 @@ impl Tree {
         None
     }
 
-    pub(super) fn get(&self, region: RegionNumber) -> Option<&Node> {
+    pub(super) fn get(&self, region: RegionNumber) -> Option<&RegionNode> {
         Some(&self.nodes[self.find(region)?])
     }
 
     /// A region, whose stamp stays.
-    pub(super) fn get_mut(&mut self, region: RegionNumber) -> Option<&mut Node> {
+    pub(super) fn get_mut(&mut self, region: RegionNumber) -> Option<&mut RegionNode> {
         if self.recent >= self.len || self.nodes[self.recent].region() != region {
             self.recent = self.find(region)?;
         }
@@ -112,13 +113,13 @@ impl Tree {
     }
 
     /// A region that is not there, without blocks.
-    pub(super) fn insert(&mut self, region: RegionNumber, stamp: Stamp) -> &mut Node {
+    pub(super) fn insert(&mut self, region: RegionNumber, stamp: Stamp) -> &mut RegionNode {
         assert!(region.0 <= NUMBER, "{region:?}");
         let slot = self.len;
         self.len += 1;
         self.nodes.grow_to(self.len);
         let word = region.0 | 1 << HEIGHT_SHIFT;
-        self.nodes[slot] = Node { word, stamp, blocks: 0, links: [NONE; 2], oldest: slot };
+        self.nodes[slot] = RegionNode { word, stamp, blocks: 0, links: [NONE; 2], oldest: slot };
         self.root = self.attach(self.root, slot);
         self.recent = slot;
         &mut self.nodes[slot]
@@ -132,7 +133,7 @@ impl Tree {
         if gone != self.len {
             self.move_node(self.len, gone);
         }
-        self.nodes[self.len] = Node::default();
+        self.nodes[self.len] = RegionNode::default();
         self.nodes.shrink_to(self.len);
     }
 
@@ -192,13 +193,13 @@ impl Tree {
     }
 
     /// The nodes of a range, in order.
-    pub(super) fn within(&self, range: &std::ops::Range<RegionNumber>) -> Vec<&Node> {
+    pub(super) fn within(&self, range: &Range<RegionNumber>) -> Vec<&RegionNode> {
         let mut found = Vec::new();
         self.collect(self.root, range, &mut found);
         found
     }
 
-    fn collect<'a>(&'a self, at: u32, range: &std::ops::Range<RegionNumber>, found: &mut Vec<&'a Node>) {
+    fn collect<'a>(&'a self, at: u32, range: &Range<RegionNumber>, found: &mut Vec<&'a RegionNode>) {
         if at == NONE {
             return;
         }
@@ -351,7 +352,7 @@ mod tests {
             steps in prop::collection::vec((0u8..4, 0u64..300, 0u64..9), 1..900),
             from in 0u64..300,
         ) {
-            let (mut tree, mut plain) = (Tree::default(), BTreeMap::new());
+            let (mut tree, mut plain) = (RegionTree::default(), BTreeMap::new());
             for (kind, region, stamp) in steps {
                 let (at, stamp) = (RegionNumber(region), Stamp(stamp));
                 match (kind, plain.contains_key(&region)) {
@@ -379,15 +380,16 @@ mod tests {
                 prop_assert_eq!(tree.next(RegionNumber(from), before), next.map(|(region, _)| RegionNumber(*region)));
             }
             for region in 0..300 {
-                prop_assert_eq!(tree.get(RegionNumber(region)).map(Node::stamp), plain.get(&region).copied());
+                let found = tree.get(RegionNumber(region)).map(RegionNode::stamp);
+                prop_assert_eq!(found, plain.get(&region).copied());
             }
         }
     }
 
     #[test]
     fn it_is_low_and_takes_what_is_said() {
-        assert_eq!(size_of::<Node>(), 32);
-        let mut tree = Tree::default();
+        assert_eq!(size_of::<RegionNode>(), 32);
+        let mut tree = RegionTree::default();
         (0..10_000).for_each(|region| _ = tree.insert(RegionNumber(region), Stamp(region)));
         tree.verify();
         assert!(tree.height(tree.root) <= 14, "{} nodes above each other", tree.height(tree.root));

@@ -3,7 +3,7 @@
 use crate::chunked::Chunked;
 
 /// Number of a queue.
-pub(super) type Queue = usize;
+pub(super) type QueueNumber = usize;
 
 /// Bits of the number of a slot, of an order, and of a queue.
 const SLOT_BITS: u32 = 27;
@@ -83,22 +83,22 @@ impl<const N: usize> Default for Queues<N> {
 
 impl<const N: usize> Queues<N> {
     /// Slots in `queue`.
-    pub(super) fn len(&self, queue: Queue) -> u32 {
+    pub(super) fn len(&self, queue: QueueNumber) -> u32 {
         self.ends[queue].len
     }
 
     /// Units of what slots in `queue` hold.
-    pub(super) fn units(&self, queue: Queue) -> u64 {
+    pub(super) fn units(&self, queue: QueueNumber) -> u64 {
         self.ends[queue].units
     }
 
     /// The slot that has been in `queue` for longest.
-    pub(super) fn oldest(&self, queue: Queue) -> Option<u32> {
+    pub(super) fn oldest(&self, queue: QueueNumber) -> Option<u32> {
         Some(self.ends[queue].oldest).filter(|slot| *slot != NONE)
     }
 
     /// Puts `slot`, which is in no queue and holds 2^`order` units, behind the others of `queue`.
-    pub(super) fn push(&mut self, queue: Queue, slot: u32, order: u8) {
+    pub(super) fn push(&mut self, queue: QueueNumber, slot: u32, order: u8) {
         assert!(slot < NONE, "slot {slot} is one of 2^{SLOT_BITS}");
         self.links.grow_to(slot + 1);
         assert_eq!(self.links[slot].link().queue, NOWHERE, "slot {slot} is free");
@@ -127,7 +127,7 @@ impl<const N: usize> Queues<N> {
     }
 
     /// Makes `slot` the newest of `queue`.
-    pub(super) fn move_to(&mut self, queue: Queue, slot: u32) {
+    pub(super) fn move_to(&mut self, queue: QueueNumber, slot: u32) {
         let order = self.remove(slot);
         self.push(queue, slot, order);
     }
@@ -139,7 +139,7 @@ impl<const N: usize> Queues<N> {
     }
 
     /// `newer` follows `older`, or is the oldest.
-    fn follow(&mut self, queue: Queue, older: u32, newer: u32) {
+    fn follow(&mut self, queue: QueueNumber, older: u32, newer: u32) {
         match older {
             NONE => self.ends[queue].oldest = newer,
             older => self.change(older, |link| link.newer = newer),

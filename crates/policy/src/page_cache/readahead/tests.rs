@@ -8,7 +8,8 @@ use super::*;
 
 const K: u64 = 1 << 10;
 const BLOCK: u64 = 4 * K;
-const LIMITS: Limits = Limits { size: 1 << 32, window_max: 256 * K, unit: 16 * K, windows: WINDOWS_MAX };
+const LIMITS: ReadaheadLimits =
+    ReadaheadLimits { size: 1 << 32, window_max: 256 * K, unit: 16 * K, windows: WINDOWS_MAX };
 
 /// Memory without end, above the policy: which blocks were read ahead, where a window begins, and what readers found.
 #[derive(Default)]
@@ -25,7 +26,7 @@ impl Memory {
         self.read_within(first, count, &LIMITS);
     }
 
-    fn read_within(&mut self, first: u64, count: u64, limits: &Limits) {
+    fn read_within(&mut self, first: u64, count: u64, limits: &ReadaheadLimits) {
         let blocks = || first..first + count;
         let missed = blocks().any(|block| !self.blocks.contains(&block));
         // All of them: the marks that a read passes are gone.
@@ -135,7 +136,7 @@ fn a_window_whose_content_left_unread_starts_over() {
 fn a_stream_of_small_writes_is_expected_to_fill_large_folios() {
     // As a page cache asks: only where no folio is, and with one as large as what is expected fills.
     let (unit, largest) = (BLOCK, 2 << 20);
-    let limits = Limits { unit, window_max: 2 * largest, ..LIMITS };
+    let limits = ReadaheadLimits { unit, window_max: 2 * largest, ..LIMITS };
     for first in [0, 5000] {
         let (mut policy, mut folios, mut end) = (Readahead::default(), Vec::new(), first * BLOCK);
         let begin = end;
@@ -154,9 +155,9 @@ fn a_stream_of_small_writes_is_expected_to_fill_large_folios() {
 #[test]
 fn nothing_is_read_ahead_when_it_is_off_or_a_piece_is_larger_than_the_window() {
     let mut memory = Memory::default();
-    let off = Limits { window_max: 0, ..LIMITS };
+    let off = ReadaheadLimits { window_max: 0, ..LIMITS };
     (0..100).for_each(|block| memory.read_within(block, 1, &off));
-    let large = Limits { unit: 1 << 20, ..LIMITS };
+    let large = ReadaheadLimits { unit: 1 << 20, ..LIMITS };
     (0..100).for_each(|block| memory.read_within(5000 + 9 * block, 1, &large));
     assert_eq!(memory.windows, []);
 }
@@ -195,7 +196,7 @@ fn as_many_windows_are_under_way_as_may_be_whatever_streams_come_and_go() {
 
 #[test]
 fn a_stream_that_found_no_place_goes_on_with_the_next_that_there_is() {
-    let (mut policy, one) = (Readahead::default(), Limits { windows: 1, ..LIMITS });
+    let (mut policy, one) = (Readahead::default(), ReadaheadLimits { windows: 1, ..LIMITS });
     prove(&mut policy, 0);
     policy.open(&one).expect("there is a place");
     // This one is due first, and goes on reading; others come.
@@ -253,7 +254,7 @@ proptest! {
         window_max in prop::sample::select(vec![4 * K, 60 * K, 256 * K]),
         windows in 1..WINDOWS_MAX + 1,
     ) {
-        let limits = Limits { size: 400 * BLOCK, window_max, unit, windows };
+        let limits = ReadaheadLimits { size: 400 * BLOCK, window_max, unit, windows };
         let (mut policy, mut at) = (Readahead::default(), 0);
         for (jump, count, kind) in reads {
             at = if kind == 0 { jump } else { at };

@@ -8,7 +8,7 @@ use super::grid::{columns_of, figure, in_columns, value};
 use super::pages::wrapped;
 use crate::client::screen::Line;
 use crate::client::top::figures::{mebibytes, per_second, traffic};
-use crate::client::top::sample::{Device, Sample, own_name};
+use crate::client::top::sample::{ObservedDevice, Sample, own_name};
 
 /// Facts that are sentences or states, and stand above the figures of a part.
 const WORDS: [&str; 4] = ["error", "connection", "drain_state", "policy"];
@@ -17,7 +17,7 @@ const WORDS: [&str; 4] = ["error", "connection", "drain_state", "policy"];
 const INDENT: &str = "  ";
 
 /// The whole page, for so many characters in a line: what flows and what is said first, then all figures.
-pub(super) fn lines(device: &Device, width: usize) -> Vec<Line> {
+pub(super) fn lines(device: &ObservedDevice, width: usize) -> Vec<Line> {
     let (parts, room) = (parts(&device.now), width.saturating_sub(INDENT.len()));
     let mut lines = head(device, width);
     for part in &parts {
@@ -37,7 +37,7 @@ fn indented(lines: Vec<String>) -> impl Iterator<Item = String> {
     lines.into_iter().map(|line| format!("{INDENT}{line}"))
 }
 
-fn head(device: &Device, width: usize) -> Vec<Line> {
+fn head(device: &ObservedDevice, width: usize) -> Vec<Line> {
     let row = &device.now.row;
     let read_only = if row.read_only { "  read-only" } else { "" };
     let title = format!("{}  {}  {}{read_only}", row.name, human(row.disksize), row.stack);
@@ -51,7 +51,7 @@ fn head(device: &Device, width: usize) -> Vec<Line> {
 }
 
 /// What clients do.
-fn clients(device: &Device, width: usize) -> Vec<String> {
+fn clients(device: &ObservedDevice, width: usize) -> Vec<String> {
     let row = &device.now.row;
     let rate = |of: fn(&Sample) -> u64| device.rate(|sample| Some(of(sample) as f64));
     let write =
@@ -71,7 +71,7 @@ fn clients(device: &Device, width: usize) -> Vec<String> {
 }
 
 /// What flows from a part to the one below it.
-fn below(device: &Device, part: &str) -> Option<String> {
+fn below(device: &ObservedDevice, part: &str) -> Option<String> {
     flow(&device.now, part)?;
     let rate = |of: fn(Flow) -> f64| mebibytes(device.rate(|sample| flow(sample, part).map(of)));
     let (written, read) = (rate(|flow| flow.written), rate(|flow| flow.read));
@@ -91,7 +91,7 @@ fn is_said(row: &AttributeRow) -> bool {
 }
 
 /// The figures of a part, and its settings.
-fn part_lines(device: &Device, part: &str, width: usize) -> Vec<String> {
+fn part_lines(device: &ObservedDevice, part: &str, width: usize) -> Vec<String> {
     let sample = &*device.now;
     let (mut figures, mut columns, mut rows, mut settings) = (vec![], vec![], vec![], vec![]);
     for (row, shown) in attributes(sample, part).filter(|(row, _)| !is_said(row)) {
@@ -139,7 +139,7 @@ mod tests {
     use spillway_export::control::{ColumnRow, DeviceRow, WorkRow};
 
     /// A RAM disk with a spill file that has written 8 MiB to it in 2 s.
-    fn busy() -> Device {
+    fn busy() -> ObservedDevice {
         let row = |bytes: u64| {
             let mut row = DeviceRow {
                 name: "ram0".into(),

@@ -4,7 +4,7 @@ use spillway_core::size::human;
 use spillway_export::control::{AttributeRow, ColumnRow, Shown};
 
 use crate::client::top::figures::{mebibytes, per_second};
-use crate::client::top::sample::{Device, Sample, number, own_name};
+use crate::client::top::sample::{ObservedDevice, Sample, number, own_name};
 
 /// Characters between two columns of figures.
 const GAP: usize = 3;
@@ -17,7 +17,7 @@ pub(super) struct Figure {
 }
 
 /// An attribute of one value, with its rate if it is a counter that moves.
-pub(super) fn figure(device: &Device, row: &AttributeRow, shown: &Shown) -> Figure {
+pub(super) fn figure(device: &ObservedDevice, row: &AttributeRow, shown: &Shown) -> Figure {
     let speed = device.rate(|sample| sample.number(&row.name));
     let speed = speed.filter(|&speed| row.role == "counter" && speed > 0.0);
     let rate = speed.map_or(String::new(), |speed| rate_of(&device.now, row, speed));

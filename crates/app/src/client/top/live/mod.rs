@@ -18,7 +18,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::cli::TopOptions;
-use crate::client::screen::{Event, Screen};
+use crate::client::screen::{Screen, ScreenEvent};
 use crate::client::top::looks::Looks;
 use view::View;
 
@@ -32,9 +32,9 @@ pub(super) fn run(looks: &mut Looks, options: &TopOptions) -> Result<()> {
         loop {
             screen.show(|width, height| view.compose(width, height))?;
             match screen.wait(due)? {
-                Event::Due => break,
-                Event::Key(key) if !view.press(key) => return Ok(()),
-                Event::Key(_) | Event::Redraw => {}
+                ScreenEvent::Due => break,
+                ScreenEvent::Key(key) if !view.press(key) => return Ok(()),
+                ScreenEvent::Key(_) | ScreenEvent::Redraw => {}
             }
         }
         if options.count == Some(number) {

@@ -5,10 +5,10 @@ use spillway_io::mutant;
 use super::detail;
 use super::pages::{self, Overview};
 use crate::cli::{SortColumn, TopOptions};
-use crate::client::screen::{Key as Pressed, Line};
+use crate::client::screen::{Key, Line};
 use crate::client::top::figures::{Figures, figures};
 use crate::client::top::looks::Picture;
-use crate::client::top::sample::{Device, Key};
+use crate::client::top::sample::{DeviceKey, ObservedDevice};
 use crate::client::top::table::{COLUMNS, sort};
 
 /// Rows that PageUp and PageDown pass over.
@@ -18,7 +18,7 @@ const PAGE_ROWS: usize = 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Page {
     Table,
-    Device(Key),
+    Device(DeviceKey),
 }
 
 /// See the head of this file.
@@ -30,7 +30,7 @@ pub(super) struct View {
     reversed: bool,
     /// The selected row, which is one of the rows unless there are none, and its device.
     selected: usize,
-    chosen: Option<Key>,
+    chosen: Option<DeviceKey>,
     /// The row or line at the top of the page.
     first: usize,
     page: Page,
@@ -81,23 +81,23 @@ impl View {
     }
 
     /// Does what a key means; whether the view goes on.
-    pub(super) fn press(&mut self, key: Pressed) -> bool {
+    pub(super) fn press(&mut self, key: Key) -> bool {
         assert!(!mutant::on("top: panic at a key"), "a deliberate defect");
         match key {
-            Pressed::Char('q') | Pressed::Interrupt => return false,
-            Pressed::Char('?') => self.help = !self.help,
-            Pressed::Escape if self.help => self.help = false,
+            Key::Char('q') | Key::Interrupt => return false,
+            Key::Char('?') => self.help = !self.help,
+            Key::Escape if self.help => self.help = false,
             _ if self.help => {}
-            Pressed::Escape => self.open(Page::Table),
+            Key::Escape => self.open(Page::Table),
             _ if self.page != Page::Table => self.scroll(key),
-            Pressed::Enter => {
+            Key::Enter => {
                 if let Some(key) = self.chosen.clone() {
                     self.open(Page::Device(key));
                 }
             }
-            Pressed::Char('s' | '>') => self.sort_by(1),
-            Pressed::Char('<') => self.sort_by(COLUMNS.len() - 1),
-            Pressed::Char('r') => {
+            Key::Char('s' | '>') => self.sort_by(1),
+            Key::Char('<') => self.sort_by(COLUMNS.len() - 1),
+            Key::Char('r') => {
                 self.reversed = !self.reversed;
                 self.arrange();
             }
@@ -111,7 +111,7 @@ impl View {
     }
 
     /// Scrolls a device's page; how far that goes is known when it is composed.
-    fn scroll(&mut self, key: Pressed) {
+    fn scroll(&mut self, key: Key) {
         self.first = moved(self.first, key);
     }
 
@@ -145,20 +145,20 @@ impl View {
         Overview { picture, rows, sort: *sort, reversed: *reversed, selected: *selected, first }
     }
 
-    fn device(&self, key: &Key) -> Option<&Device> {
+    fn device(&self, key: &DeviceKey) -> Option<&ObservedDevice> {
         self.picture.devices.iter().find(|device| device.key == *key)
     }
 }
 
 /// The place that a key goes to from `place`.
-fn moved(place: usize, key: Pressed) -> usize {
+fn moved(place: usize, key: Key) -> usize {
     match key {
-        Pressed::Up => place.saturating_sub(1),
-        Pressed::Down => place.saturating_add(1),
-        Pressed::PageUp => place.saturating_sub(PAGE_ROWS),
-        Pressed::PageDown => place.saturating_add(PAGE_ROWS),
-        Pressed::Home => 0,
-        Pressed::End => usize::MAX,
+        Key::Up => place.saturating_sub(1),
+        Key::Down => place.saturating_add(1),
+        Key::PageUp => place.saturating_sub(PAGE_ROWS),
+        Key::PageDown => place.saturating_add(PAGE_ROWS),
+        Key::Home => 0,
+        Key::End => usize::MAX,
         _ => place,
     }
 }

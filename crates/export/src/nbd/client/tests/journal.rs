@@ -6,7 +6,7 @@ use spillway_core::buffer::Shared;
 use spillway_core::random::Random;
 use spillway_core::{ByteRange, IoBuf};
 
-use super::super::journal::{Content, Journal};
+use super::super::journal::{Content, ReplayJournal};
 use super::super::payload::Payload;
 
 const BLOCKS: u64 = 12;
@@ -19,7 +19,7 @@ fn payload(value: u8, len: u64) -> Content {
     Content::Bytes(Payload { bytes: Arc::new(Shared::new(buf, IoBuf::empty())), start: 0 })
 }
 
-fn shown(journal: &Journal) -> [Option<u8>; BLOCKS as usize] {
+fn shown(journal: &ReplayJournal) -> [Option<u8>; BLOCKS as usize] {
     let mut blocks = [None; BLOCKS as usize];
     for (range, content) in journal.entries() {
         for at in 0..range.len {
@@ -38,7 +38,7 @@ fn shown(journal: &Journal) -> [Option<u8>; BLOCKS as usize] {
 fn entries_are_what_no_flush_has_covered() {
     let mut random = Random(1);
     for _ in 0..2000 {
-        let (mut journal, mut model): (_, Model) = (Journal::default(), [None; BLOCKS as usize]);
+        let (mut journal, mut model): (_, Model) = (ReplayJournal::default(), [None; BLOCKS as usize]);
         let (mut flushes, mut open) = (0, Vec::new());
         for _ in 0..random.below(30) {
             let start = random.below(BLOCKS);
@@ -83,7 +83,7 @@ fn entries_are_what_no_flush_has_covered() {
 /// The pieces that remain share the memory of the whole.
 #[test]
 fn zeroes_that_are_cut_to_pieces_fill_the_journal() {
-    let (mut journal, mut flushes) = (Journal::new(1 << 20), 0);
+    let (mut journal, mut flushes) = (ReplayJournal::new(1 << 20), 0);
     let zeroes = Content::Zeroes { _charge: Arc::new(IoBuf::empty()) };
     drop(journal.record(ByteRange::new(0, 1 << 30), Some(zeroes.clone())));
     for number in 0..100_000 {

@@ -2,7 +2,7 @@
 
 use spillway_core::session::Output;
 
-use super::super::negotiation::{Described, Negotiation, Step};
+use super::super::negotiation::{Described, Negotiation, NegotiationStep};
 use crate::nbd::wire::{self, OptionHeader, OptionReplyHeader, flag, handshake_flag, info, opt, rep};
 
 /// A server's replies, by the option that each is to.
@@ -60,10 +60,10 @@ fn shake_hands(server: &Server, piece: usize) -> Result<Described, String> {
         for part in std::mem::take(&mut bytes).chunks(piece) {
             let (used, step) = negotiation.receive(part, &mut out);
             match step {
-                Step::More => assert_eq!(used, part.len()),
-                Step::Done(described) => return Ok(described),
-                Step::Refused(why) => return Err(why),
-                Step::StartTls => unreachable!("nobody asked for it"),
+                NegotiationStep::More => assert_eq!(used, part.len()),
+                NegotiationStep::Done(described) => return Ok(described),
+                NegotiationStep::Refused(why) => return Err(why),
+                NegotiationStep::StartTls => unreachable!("nobody asked for it"),
             }
         }
         let asked = sent(&mut out);
@@ -121,7 +121,7 @@ fn what_is_no_nbd_server_is_not_spoken_to() {
     ] {
         let (mut negotiation, mut out) = (Negotiation::new("x", false), Output::default());
         let (_, step) = negotiation.receive(&bytes, &mut out);
-        let Step::Refused(refusal) = step else { panic!("{why}: it is spoken to") };
+        let NegotiationStep::Refused(refusal) = step else { panic!("{why}: it is spoken to") };
         assert!(refusal.contains(why), "{refusal}");
     }
 }
@@ -130,14 +130,17 @@ fn what_is_no_nbd_server_is_not_spoken_to() {
 fn tls_is_asked_for_first_and_what_comes_with_the_answer_is_left() {
     let (mut negotiation, mut out) = (Negotiation::new("x", true), Output::default());
     let greeting = wire::greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
-    assert!(matches!(negotiation.receive(&greeting, &mut out), (18, Step::More)));
+    assert!(matches!(negotiation.receive(&greeting, &mut out), (18, NegotiationStep::More)));
     let option = |option: u32| OptionHeader { option, len: 0 }.encode().to_vec();
     assert_eq!(sent(&mut out)[4..], option(opt::STARTTLS));
     let reply = |option: u32, reply: u32| OptionReplyHeader { option, reply, len: 0 }.encode().to_vec();
     let early = reply(opt::STRUCTURED_REPLY, rep::ACK);
     let answer = [reply(opt::STARTTLS, rep::ACK), early].concat();
     let (used, step) = negotiation.receive(&answer, &mut out);
-    assert!(used == OptionReplyHeader::LEN && matches!(step, Step::StartTls), "{used} bytes are taken");
+    assert!(
+        used == OptionReplyHeader::LEN && matches!(step, NegotiationStep::StartTls),
+        "{used} bytes are taken"
+    );
     assert_eq!(sent(&mut out), option(opt::STRUCTURED_REPLY), "it goes through TLS");
     for (reply_kind, words) in
         [(rep::ERR_POLICY, "no TLS"), (rep::ERR_UNSUP, "no TLS"), (rep::SERVER, "protocol")]
@@ -145,6 +148,6 @@ fn tls_is_asked_for_first_and_what_comes_with_the_answer_is_left() {
         let mut negotiation = Negotiation::new("x", true);
         negotiation.receive(&greeting, &mut out);
         let (_, step) = negotiation.receive(&reply(opt::STARTTLS, reply_kind), &mut out);
-        assert!(matches!(step, Step::Refused(why) if why.contains(words)), "{reply_kind}");
+        assert!(matches!(step, NegotiationStep::Refused(why) if why.contains(words)), "{reply_kind}");
     }
 }

@@ -9,7 +9,7 @@ use spillway_core::ByteRange;
 use spillway_core::session::Session;
 use spillway_core::test_clock::Clock;
 
-use super::super::call::{Body, Call, Effect};
+use super::super::call::{Body, JournalEffect, PendingCall};
 use super::super::link::Link;
 use super::super::session::ClientSession;
 use super::super::settings::Settings;
@@ -66,7 +66,8 @@ fn a_request_has_eight_times_the_limit_once_there_is_a_connection_again() {
 fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
     let link = link(None);
     assert!(link.is_idle());
-    let (call, _answering) = Call::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, Effect::Nothing);
+    let (call, _answering) =
+        PendingCall::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing);
     link.channels[1].lock().calls.push_back(call);
     assert!(!link.is_idle());
 }

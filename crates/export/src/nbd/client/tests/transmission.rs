@@ -11,11 +11,11 @@ use spillway_core::session::Output;
 use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Job, Kind};
 
-use super::super::call::{Answered, Body, Call, Effect};
-use super::super::journal::Journal;
+use super::super::call::{Answered, Body, JournalEffect, PendingCall};
+use super::super::journal::ReplayJournal;
 use super::super::negotiation::Described;
 use super::super::payload::Payload;
-use super::super::sent::Broken;
+use super::super::sent::ProtocolError;
 use super::super::transmission::Transmission;
 use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, cmd_flag, errno};
 
@@ -39,7 +39,7 @@ impl Conversation {
     }
 
     fn ask_with(&mut self, flags: u16, command: u16, range: ByteRange, body: Body) -> Job<Answered> {
-        let (call, answering) = Call::new(command, flags, range, body, Effect::Nothing);
+        let (call, answering) = PendingCall::new(command, flags, range, body, JournalEffect::Nothing);
         self.transmission.send(call, Duration::ZERO, &mut self.out);
         self.out.advance(self.out.len());
         answering
@@ -55,9 +55,10 @@ impl Conversation {
         self.ask(cmd::BLOCK_STATUS, ByteRange::new(4096, 1 << 20), body)
     }
 
-    fn receive(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    fn receive(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {
         let _turn = spillway_core::work::turn(u32::MAX);
-        let (used, result) = self.transmission.receive(bytes, &self.out, &Mutex::new(Journal::default()));
+        let (used, result) =
+            self.transmission.receive(bytes, &self.out, &Mutex::new(ReplayJournal::default()));
         assert!(result.is_err() || used == bytes.len());
         result
     }
@@ -273,7 +274,8 @@ fn a_write_is_not_answered_before_it_was_sent() {
     let mut conversation = Conversation::new(true);
     let bytes = Arc::new(Shared::new(IoBuf::zeroed(4096), IoBuf::empty()));
     let body = Body::Write(Payload { bytes: bytes.clone(), start: 0 });
-    let (call, mut answering) = Call::new(cmd::WRITE, 0, ByteRange::new(0, 4096), body, Effect::Nothing);
+    let (call, mut answering) =
+        PendingCall::new(cmd::WRITE, 0, ByteRange::new(0, 4096), body, JournalEffect::Nothing);
     conversation.transmission.send(call, Duration::ZERO, &mut conversation.out);
     conversation.out.advance(conversation.out.len() - 1);
     let reply = chunk_of(1, chunk::NONE, REPLY_FLAG_DONE, &[]);

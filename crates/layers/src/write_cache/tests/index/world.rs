@@ -12,7 +12,7 @@ use crate::write_cache::index::Index;
 use crate::write_cache::index::block::{Blocks, CacheBlock, Epoch, OriginBlock};
 use crate::write_cache::index::chains::Limit;
 use crate::write_cache::index::space::Space;
-use crate::write_cache::index::stretch::Location;
+use crate::write_cache::index::stretch::BlockLocation;
 use crate::write_cache::index::victims::{InRange, Victim};
 
 const BLOCK: u64 = 64 << 10;
@@ -261,20 +261,20 @@ impl World {
             for nth in 0..stretch.len {
                 let below = self.below.get(&origin).map_or(0, |below| below.1);
                 let found = match stretch.location {
-                    Location::Cache(first) => self.values[&first.plus(nth).0],
-                    Location::Origin => below,
+                    BlockLocation::Cache(first) => self.values[&first.plus(nth).0],
+                    BlockLocation::Origin => below,
                 };
                 let expected = self.newest.get(&origin).map_or(0, |newest| newest.1);
                 assert_eq!(found, expected, "block {origin}");
                 origin += 1;
             }
-            if let Location::Cache(first) = stretch.location {
+            if let BlockLocation::Cache(first) = stretch.location {
                 self.index.unpin(first, stretch.len, |block| self.space.free(block));
             }
         }
         assert_eq!(origin, self.origin_blocks);
         let (held, count) = self.index.presence(OriginBlock(0), self.origin_blocks);
-        assert!(count >= 1 && held == (stretches[0].location != Location::Origin));
+        assert!(count >= 1 && held == (stretches[0].location != BlockLocation::Origin));
         for (&origin, writes) in &self.dirty {
             let since = self.index.dirty_since(OriginBlock(origin)).map(|since| since.0);
             assert_eq!(since, writes.first().copied(), "since when block {origin} is dirty");

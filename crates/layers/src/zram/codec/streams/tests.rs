@@ -91,7 +91,7 @@ impl Wakes {
 }
 
 /// Uses the stream for some units of work.
-fn work_on(mut taken: Taken<'_>, units: u32) {
+fn work_on(mut taken: StreamGuard<'_>, units: u32) {
     let pages = units.div_ceil(taken.units_a_page());
     (0..pages).for_each(|_| assert!(taken.compress(&[7; PAGE], PAGE).is_some()));
 }

@@ -10,7 +10,7 @@ use spillway_sim::memory::VecRegions;
 use std::collections::BTreeMap;
 
 struct World {
-    table: Table,
+    table: SlotTable,
     pages: Pages,
     fixed: Arc<Budget>,
 }
@@ -18,7 +18,7 @@ struct World {
 fn world() -> World {
     let (regions, budget, fixed) =
         (Arc::new(VecRegions::new(256 << 20)), Budget::new(1 << 20), Budget::new(4 << 20));
-    let table = Table::new(regions.clone(), fixed.clone());
+    let table = SlotTable::new(regions.clone(), fixed.clone());
     table.resize(1 << 32).unwrap();
     World { table, pages: Pages::new(regions, budget, fixed.clone()), fixed }
 }
@@ -175,17 +175,17 @@ impl Stored {
 fn what_was_picked_is_published_unless_it_was_written_or_read() {
     let table =
         |stored: &Stored, picked, when| stored.world.table.publish(picked, object(50), when, |mark| mark);
-    for when in [When::Always, When::Untouched] {
+    for when in [PublishIf::Always, PublishIf::Untouched] {
         let stored = Stored::new();
         let picked = stored.pick().unwrap();
         assert!(stored.pick().is_none(), "it is picked once at a time");
-        assert_eq!(table(&stored, picked, when), Published::InPlace);
+        assert_eq!(table(&stored, picked, when), PickOutcome::InPlace);
         assert_eq!(stored.world.get(3), object(50));
         stored.world.table.verify();
     }
     for (when, outcome, held) in [
-        (When::Always, Published::InPlace, object(50)),
-        (When::Untouched, Published::Touched, Stored::new().held()),
+        (PublishIf::Always, PickOutcome::InPlace, object(50)),
+        (PublishIf::Untouched, PickOutcome::Touched, Stored::new().held()),
     ] {
         let stored = Stored::new();
         let picked = stored.pick().unwrap();
@@ -198,13 +198,13 @@ fn what_was_picked_is_published_unless_it_was_written_or_read() {
         let picked = stored.pick().unwrap();
         let replaced = stored.world.table.set(&stored.world.pages, SlotIndex(3), write, 6).unwrap();
         assert_eq!((replaced.slot, replaced.to_free()), (stored.held(), None), "its picker frees it");
-        assert_eq!(table(&stored, picked, When::Always), Published::Replaced);
+        assert_eq!(table(&stored, picked, PublishIf::Always), PickOutcome::Replaced);
         assert_eq!(stored.world.get(3), write);
     }
     let stored = Stored::new();
     let picked = stored.pick().unwrap();
     stored.world.clear(3);
-    assert_eq!(table(&stored, picked, When::Always), Published::Replaced);
+    assert_eq!(table(&stored, picked, PublishIf::Always), PickOutcome::Replaced);
     assert_eq!(stored.world.get(3), Slot::Empty);
 }
 

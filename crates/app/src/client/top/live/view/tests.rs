@@ -9,7 +9,7 @@ use spillway_export::control::DeviceRow;
 
 use super::*;
 use crate::client::screen::paint;
-use crate::client::top::looks::Server;
+use crate::client::top::looks::ObservedServer;
 use crate::client::top::sample::tests::{device, sample};
 
 fn options() -> TopOptions {
@@ -30,7 +30,7 @@ fn picture(names: &[&str]) -> Picture {
     });
     let devices: Vec<_> = devices.collect();
     let names = names.iter().map(ToString::to_string).collect();
-    let servers = vec![Server { id: 7, devices: names, memory: (1 << 29, 1 << 30), silent: None }];
+    let servers = vec![ObservedServer { id: 7, devices: names, memory: (1 << 29, 1 << 30), silent: None }];
     Picture { servers, devices }
 }
 
@@ -40,7 +40,7 @@ fn view(names: &[&str]) -> View {
     view
 }
 
-fn press(view: &mut View, keys: &[Pressed]) {
+fn press(view: &mut View, keys: &[Key]) {
     keys.iter().for_each(|&key| assert!(view.press(key), "{key:?} ends the view"));
 }
 
@@ -82,19 +82,19 @@ fn a_small_terminal_shows_names_and_figures() {
 #[test]
 fn the_selected_device_stays_selected_when_rows_move_and_go() {
     let mut view = view(&["a", "b", "c"]);
-    press(&mut view, &[Pressed::Down]);
+    press(&mut view, &[Key::Down]);
     assert_eq!(chosen(&view), "b");
-    press(&mut view, &[Pressed::Char('>'), Pressed::Char('s')]);
+    press(&mut view, &[Key::Char('>'), Key::Char('s')]);
     assert_eq!((view.sort, view.rows[0].key.1.as_str(), chosen(&view)), (SortColumn::Write, "c", "b"));
-    press(&mut view, &[Pressed::Char('r'), Pressed::Home]);
+    press(&mut view, &[Key::Char('r'), Key::Home]);
     assert_eq!(chosen(&view), "a", "the smallest is first");
-    press(&mut view, &[Pressed::Char('<'), Pressed::Char('<'), Pressed::Char('r'), Pressed::End]);
+    press(&mut view, &[Key::Char('<'), Key::Char('<'), Key::Char('r'), Key::End]);
     assert_eq!((view.sort, chosen(&view)), (SortColumn::Name, "c"));
     view.update(picture(&["a", "b"]));
     assert_eq!(chosen(&view), "b", "the row in its place");
     view.update(picture(&[]));
     assert_eq!(view.chosen, None);
-    press(&mut view, &[Pressed::Up, Pressed::Down, Pressed::Enter]);
+    press(&mut view, &[Key::Up, Key::Down, Key::Enter]);
     assert_eq!(view.page, Page::Table);
     view.update(picture(&["x"]));
     assert_eq!(chosen(&view), "x");
@@ -103,17 +103,17 @@ fn the_selected_device_stays_selected_when_rows_move_and_go() {
 #[test]
 fn enter_opens_a_device_and_escape_closes_it() {
     let mut view = view(&["a", "b"]);
-    press(&mut view, &[Pressed::Down, Pressed::Enter]);
+    press(&mut view, &[Key::Down, Key::Enter]);
     let text = shown(&mut view, 80, 24).join("\n");
     assert!(text.starts_with("b  1G  zram") && text.contains("error: EIO"), "{text}");
     assert!(text.contains("mem_used_total") && text.contains("Esc back"), "{text}");
-    press(&mut view, &[Pressed::Char('?')]);
+    press(&mut view, &[Key::Char('?')]);
     assert!(shown(&mut view, 80, 24)[0].starts_with("Keys"));
-    press(&mut view, &[Pressed::Escape]);
+    press(&mut view, &[Key::Escape]);
     assert!(shown(&mut view, 80, 24)[0].starts_with("b  1G"), "the page below the keys");
     view.update(picture(&["a"]));
     assert!(shown(&mut view, 80, 24)[0].starts_with("b: it has ended"));
-    press(&mut view, &[Pressed::Escape]);
+    press(&mut view, &[Key::Escape]);
     assert_eq!((&view.page, chosen(&view)), (&Page::Table, "a"));
 }
 
@@ -122,7 +122,7 @@ fn a_device_that_is_named_is_opened_once() {
     let mut view = View::new(&TopOptions { device: Some("b".into()), ..options() });
     view.update(picture(&["a", "b"]));
     assert!(shown(&mut view, 80, 24)[0].starts_with("b  1G"));
-    press(&mut view, &[Pressed::Escape]);
+    press(&mut view, &[Key::Escape]);
     view.update(picture(&["a", "b"]));
     assert_eq!((&view.page, chosen(&view)), (&Page::Table, "b"));
 }
@@ -130,20 +130,20 @@ fn a_device_that_is_named_is_opened_once() {
 #[test]
 fn a_page_scrolls_no_further_than_its_end() {
     let mut view = view(&["a"]);
-    press(&mut view, &[Pressed::Enter, Pressed::End]);
+    press(&mut view, &[Key::Enter, Key::End]);
     let last = shown(&mut view, 80, 4);
-    press(&mut view, &[Pressed::PageDown]);
+    press(&mut view, &[Key::PageDown]);
     assert_eq!(shown(&mut view, 80, 4), last);
-    press(&mut view, &[Pressed::Up]);
+    press(&mut view, &[Key::Up]);
     assert_ne!(shown(&mut view, 80, 4), last);
-    press(&mut view, &[Pressed::Home]);
+    press(&mut view, &[Key::Home]);
     assert!(shown(&mut view, 80, 4)[0].starts_with("a  1G"));
 }
 
 #[test]
 fn q_and_ctrl_c_end_every_page() {
-    for way in [&[][..], &[Pressed::Enter], &[Pressed::Char('?')]] {
-        for key in [Pressed::Char('q'), Pressed::Interrupt] {
+    for way in [&[][..], &[Key::Enter], &[Key::Char('?')]] {
+        for key in [Key::Char('q'), Key::Interrupt] {
             let mut view = view(&["a"]);
             press(&mut view, way);
             assert!(!view.press(key));
@@ -157,7 +157,7 @@ fn terminals_of_all_sizes_show_every_page() {
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     for devices in [&names[..0], &names[..1], &names] {
         let mut view = view(devices);
-        for keys in [&[][..], &[Pressed::End], &[Pressed::Enter], &[Pressed::End], &[Pressed::Char('?')]] {
+        for keys in [&[][..], &[Key::End], &[Key::Enter], &[Key::End], &[Key::Char('?')]] {
             press(&mut view, keys);
             for (width, height) in [(1, 1), (2, 3), (20, 5), (40, 12), (80, 24), (132, 43), (200, 60)] {
                 shown(&mut view, width, height);
@@ -165,7 +165,7 @@ fn terminals_of_all_sizes_show_every_page() {
         }
     }
     let mut all = view(&names);
-    press(&mut all, &[Pressed::End]);
+    press(&mut all, &[Key::End]);
     let rows = shown(&mut all, 80, 24);
     assert!(rows.iter().any(|row| row.starts_with("> device9 ")), "{rows:#?}");
 }
