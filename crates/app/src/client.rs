@@ -67,7 +67,8 @@ fn shown(options: &GetOptions, values: &[Shown]) -> Result<String> {
     })
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String> {
+/// As a script reads it.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
