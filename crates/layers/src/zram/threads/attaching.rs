@@ -3,7 +3,7 @@
 use spillway_core::storage::Moved;
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::yield_now;
-use spillway_core::{Answer, Extent, FallocateMode, Geometry, OpenStorage, Storage, Works};
+use spillway_core::{Answer, FallocateMode, Geometry, OpenStorage, Storage, Works};
 
 use super::spilling::{noise, on_thread, verify, write_back};
 use super::*;
@@ -54,14 +54,6 @@ impl Storage for Open {
         Geometry::in_memory(self.0.bytes.lock().len() as u64)
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn read(&self, at: u64, mut buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         let disk = self.0.clone();
         Box::pin(async move {
@@ -93,10 +85,6 @@ impl Storage for Open {
             disk.bytes.lock()[range.offset as usize..][..range.len as usize].fill(0);
             Ok(())
         })
-    }
-
-    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        Answer::Done(Ok(vec![Extent::stored(range.len)]))
     }
 }
 
