@@ -117,10 +117,6 @@ mod tests {
             Duration::ZERO
         }
 
-        fn coarse_now(&self) -> Duration {
-            Duration::ZERO
-        }
-
         fn sleep(&self, _: Duration) -> LocalFuture<()> {
             Box::pin(async {})
         }
@@ -128,10 +124,6 @@ mod tests {
         fn spawn(&self, _: Place, _: Task) {}
 
         fn spawn_here(&self, _: LocalFuture<()>) {}
-
-        fn idle_workers(&self) -> usize {
-            0
-        }
 
         fn random(&self) -> u64 {
             0
