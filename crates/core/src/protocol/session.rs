@@ -59,7 +59,9 @@ pub trait Session {
     fn receive(&mut self, bytes: &[u8]) -> usize;
 
     /// Takes back the buffer of [`Intake::Payload`], with `filled` bytes of its window received.
-    fn returned(&mut self, buf: IoBuf, filled: usize);
+    fn returned(&mut self, _buf: IoBuf, _filled: usize) {
+        unreachable!("no buffer was lent");
+    }
 
     /// Lets pending requests progress and moves finished ones to the output, at least one of those with news. Where the turn
     /// is spent then, others may have news too: poll again.

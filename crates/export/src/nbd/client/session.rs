@@ -5,7 +5,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use spillway_core::session::{Intake, Output, Session};
-use spillway_core::{IoBuf, work};
+use spillway_core::work;
 
 use super::channel::Taken;
 use super::link::Link;
@@ -148,10 +148,6 @@ impl Session for ClientSession {
             self.end(why);
         }
         at
-    }
-
-    fn returned(&mut self, _buf: IoBuf, _filled: usize) {
-        unreachable!("no buffer was lent");
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {
