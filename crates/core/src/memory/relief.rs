@@ -308,7 +308,7 @@ mod threads {
     fn the_checker_finds_a_request_that_misses_the_end_of_an_attempt() {
         finds(
             "watermark: wait without looking again",
-            "memory::relief::threads::no_request_is_refused_or_waits_for_ever_where_something_can_be_freed",
+            no_request_is_refused_or_waits_for_ever_where_something_can_be_freed,
         );
     }
 }

@@ -180,13 +180,10 @@ fn a_file_that_is_let_go_is_free() {
 
 #[test]
 fn a_model_of_attaching_finds_a_size_that_comes_while_a_file_is_opened() {
-    finds(
-        "zram: set a size while a spill file is attached",
-        "attaching::a_device_with_a_size_keeps_its_file",
-    );
+    finds("zram: set a size while a spill file is attached", a_device_with_a_size_keeps_its_file);
 }
 
 #[test]
 fn a_model_of_attaching_finds_a_file_that_still_says_it_is_in_use() {
-    finds("zram: let go of a spill file that says it is in use", "attaching::a_file_that_is_let_go_is_free");
+    finds("zram: let go of a spill file that says it is in use", a_file_that_is_let_go_is_free);
 }

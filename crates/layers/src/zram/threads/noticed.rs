@@ -14,7 +14,7 @@ macro_rules! noticed {
 
             $(
                 #[test]
-                fn $finds() {
+                pub(super) fn $finds() {
                     every_order(ORDERS, $module::$test);
                 }
             )*
@@ -23,7 +23,7 @@ macro_rules! noticed {
         $(
             #[test]
             fn $finds() {
-                finds($mutant, concat!("noticed::models::", stringify!($finds)));
+                finds($mutant, models::$finds);
             }
         )*
     };
