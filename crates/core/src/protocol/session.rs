@@ -196,6 +196,15 @@ impl Output {
         assert!(at <= self.small.end, "chunks reach to {at}, their pages to {}", self.small.end);
     }
 
+    /// Takes all of it at once, for tests: memory that nobody counts.
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut slices = Vec::new();
+        self.gather(&mut slices, usize::MAX);
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+        self.advance(bytes.len());
+        bytes
+    }
+
     /// Forgets the first `sent` bytes.
     pub fn advance(&mut self, mut sent: usize) {
         assert!(sent <= self.len, "{sent} bytes sent of {}", self.len);
