@@ -22,12 +22,12 @@ use std::thread;
 
 use anyhow::{Error, Result};
 use serde_json::{Map, Value as Json};
-use spillway_export::control::{AttributeRow, ColumnRow, ControlReply, Operation, Shown};
+use spillway_export::control::{AttributeRow, ColumnRow, Operation, Shown};
 
 use crate::cli::{GetOptions, SetOptions, StopOptions};
 use crate::exit::{Exit, code_of};
 use crate::runtime_folder::RuntimeFolder;
-use connection::{Connection, QUESTION_PATIENCE, change, is_read, unexpected};
+use connection::{Connection, QUESTION_PATIENCE, change, is_read};
 use progress::beside;
 
 pub(crate) use attach::{attach, detach};
@@ -44,19 +44,13 @@ pub(crate) fn get(folder: &RuntimeFolder, options: GetOptions) -> Result<()> {
     let mut connection = Connection::to_device(folder, &options.device)?;
     connection.wait_at_most(QUESTION_PATIENCE);
     if options.describe {
-        let rows = match connection.ask(&Operation::Attributes { device: options.device })? {
-            ControlReply::Attributes(rows) => rows,
-            other => return Err(unexpected(&other)),
-        };
+        let rows = connection.attributes(&options.device)?;
         return print(&if options.json { json(&rows)? } else { descriptions(&rows) });
     }
     let mut from = None;
     loop {
         let (device, attribute) = (options.device.clone(), options.attribute.clone());
-        let values = match connection.ask(&Operation::Get { device, attribute, from })? {
-            ControlReply::Values(values) => values,
-            other => return Err(unexpected(&other)),
-        };
+        let values = connection.values(&Operation::Get { device, attribute, from })?;
         from = values.first().and_then(|first| first.next);
         if !is_read(&shown(&options, &values)?)? || from.is_none() {
             return Ok(());
@@ -73,7 +67,8 @@ fn shown(options: &GetOptions, values: &[Shown]) -> Result<String> {
     })
 }
 
-fn json(value: &impl serde::Serialize) -> Result<String> {
+/// As a script reads it.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String> {
     Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 

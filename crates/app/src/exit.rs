@@ -68,13 +68,9 @@ impl std::error::Error for Failure {}
 /// A server's refusal, as the client program reports it.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let exit = match error.kind {
-            Kind::NotFound => Exit::Missing,
-            Kind::Busy => Exit::Busy,
-            Kind::Invalid | Kind::Range | Kind::TooLong | Kind::NotBlock | Kind::NotFolder => Exit::Usage,
-            _ => Exit::Failed,
-        };
-        Self::new(exit, error.to_string())
+        let (kind, message) = (error.kind, error.to_string());
+        let exit = if kind == Kind::NotFound { Exit::Missing } else { refused(error).exit };
+        Self::new(exit, message)
     }
 }
 

@@ -12,7 +12,7 @@ use spillway_export::nbd;
 use spillway_io::BULK_LEN;
 
 use crate::exit::Failure;
-use crate::system::cgroup;
+use crate::system::{bytes_of, cgroup};
 
 /// Least budget in bytes: below it the buffers alone would not leave room for data.
 pub(crate) const BUDGET_BYTES_MIN: u64 = 32 << 20;
@@ -121,10 +121,7 @@ impl Ceiling {
 }
 
 fn ram_bytes(root: &Path) -> Option<u64> {
-    let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
-    let rest = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
+    bytes_of(&fs::read_to_string(root.join("proc/meminfo")).ok()?, "MemTotal")
 }
 
 /// The least memory limit of the cgroups that hold this process, of either version.

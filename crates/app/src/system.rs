@@ -1,4 +1,4 @@
-//! What a server asks of the system for its own process.
+//! What a server asks of the system for its own process, and how the kernel's texts of a process are read.
 //!
 //! | part | holds |
 //! | --- | --- |
@@ -38,4 +38,28 @@ pub(crate) fn become_io_flusher() {
             "the kernel may write to file systems on these devices to find memory for this server: {why}"
         );
     }
+}
+
+/// The value in a line `FIELD: VALUE`.
+pub(crate) fn field_of<'a>(text: &'a str, field: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
+}
+
+/// A size in such a line, in bytes.
+pub(crate) fn bytes_of(text: &str, field: &str) -> Option<u64> {
+    let kib: u64 = field_of(text, field)?.strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Whether a set of capabilities in the status of a process has one.
+pub(crate) fn has_capability(status: &str, set: &str, capability: u32) -> bool {
+    assert!(capability < 64, "a set has 64 bits, not {capability}");
+    let bits = field_of(status, set).and_then(|text| u64::from_str_radix(text, 16).ok());
+    bits.is_some_and(|bits| bits >> capability & 1 == 1)
+}
+
+/// The first two numbers of the version of a kernel.
+pub(crate) fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

@@ -41,7 +41,9 @@ pub trait Env: Send + Sync {
     fn now(&self) -> Duration;
 
     /// Like [`Env::now`], at most 100 ms old; costs one load.
-    fn coarse_now(&self) -> Duration;
+    fn coarse_now(&self) -> Duration {
+        self.now()
+    }
 
     /// Completes after `duration`; at once, but after other tasks had their turn, for zero. Create and poll it on the
     /// thread of a running task.
@@ -62,7 +64,9 @@ pub trait Env: Send + Sync {
     fn spawn_here(&self, task: LocalFuture<()>);
 
     /// Workers that had nothing to do when last looked at: a hint for spreading work.
-    fn idle_workers(&self) -> usize;
+    fn idle_workers(&self) -> usize {
+        0
+    }
 
     /// 64 random bits, not for secrets.
     fn random(&self) -> u64;

@@ -56,10 +56,6 @@ impl Env for Tasks {
         Duration::ZERO
     }
 
-    fn coarse_now(&self) -> Duration {
-        Duration::ZERO
-    }
-
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
         if duration.is_zero() { Box::pin(yield_now()) } else { Box::pin(pending()) }
     }
@@ -70,10 +66,6 @@ impl Env for Tasks {
 
     fn spawn_here(&self, task: LocalFuture<()>) {
         spawn_local(task);
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
     }
 
     fn random(&self) -> u64 {
@@ -90,10 +82,6 @@ impl Env for Passing {
         Duration::from_nanos(self.0.load(Ordering::SeqCst))
     }
 
-    fn coarse_now(&self) -> Duration {
-        self.now()
-    }
-
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
         let passing = self.clone();
         Box::pin(async move {
@@ -108,10 +96,6 @@ impl Env for Passing {
 
     fn spawn_here(&self, task: LocalFuture<()>) {
         Tasks.spawn_here(task);
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
     }
 
     fn random(&self) -> u64 {

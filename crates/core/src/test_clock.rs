@@ -21,10 +21,6 @@ impl Env for Clock {
         *self.0.lock()
     }
 
-    fn coarse_now(&self) -> Duration {
-        self.now()
-    }
-
     fn sleep(&self, _: Duration) -> LocalFuture<()> {
         unreachable!("nothing sleeps")
     }
@@ -35,10 +31,6 @@ impl Env for Clock {
 
     fn spawn_here(&self, _: LocalFuture<()>) {
         unreachable!("nothing is spawned")
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
     }
 
     fn random(&self) -> u64 {

@@ -12,17 +12,13 @@ use shuttle::thread;
 use crate::control::stats::Counters;
 use crate::memory::budget::Budget;
 use crate::memory::buffer::Workspace;
-use crate::models;
+use crate::models::{self, finds};
 use crate::sync::models::leave_early;
 use crate::sync::{AtomicUsize, Mutex, Ordering, WaitList};
 
 /// Runs a model in every order that is tried of it.
 pub(crate) fn every_order(model: impl Fn() + Send + Sync + 'static) {
     models::every_order(30_000, model);
-}
-
-fn finds(mutant: &str, test: &str) {
-    models::finds(mutant, &format!("threads::{test}"));
 }
 
 /// Tokens that one side hands out and the other takes: nobody waits for ever.
@@ -101,12 +97,12 @@ fn a_waiter_that_leaves_passes_its_wake_on() {
 
 #[test]
 fn the_checker_finds_a_wait_list_that_does_not_look_again() {
-    finds("wait list: register without looking again", "every_waiter_gets_its_token");
+    finds("wait list: register without looking again", every_waiter_gets_its_token);
 }
 
 #[test]
 fn the_checker_finds_a_wait_list_that_keeps_wakes() {
-    finds("wait list: keep a wake that comes too late", "a_waiter_that_leaves_passes_its_wake_on");
+    finds("wait list: keep a wake that comes too late", a_waiter_that_leaves_passes_its_wake_on);
 }
 
 /// Three want more of a workspace than there is, and one of them may leave: no more than the whole is ever lent, everybody who
@@ -141,12 +137,12 @@ fn a_workspace_lends_what_it_has_to_everybody_in_turn() {
 
 #[test]
 fn the_checker_finds_a_semaphore_that_does_not_look_again() {
-    finds("semaphore: wait without looking again", "a_workspace_lends_what_it_has_to_everybody_in_turn");
+    finds("semaphore: wait without looking again", a_workspace_lends_what_it_has_to_everybody_in_turn);
 }
 
 #[test]
 fn the_checker_finds_a_semaphore_that_keeps_what_a_waiter_left() {
-    finds("semaphore: keep what a waiter left", "a_workspace_lends_what_it_has_to_everybody_in_turn");
+    finds("semaphore: keep what a waiter left", a_workspace_lends_what_it_has_to_everybody_in_turn);
 }
 
 fn charges() {
@@ -175,7 +171,7 @@ fn a_budget_is_never_exceeded_and_returns_to_zero() {
 
 #[test]
 fn the_checker_finds_a_budget_that_looks_and_then_charges() {
-    finds("budget: look, then charge", "a_budget_is_never_exceeded_and_returns_to_zero");
+    finds("budget: look, then charge", a_budget_is_never_exceeded_and_returns_to_zero);
 }
 
 #[test]

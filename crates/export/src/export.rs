@@ -364,11 +364,6 @@ impl Connected {
         &self.export
     }
 
-    /// Gives this client the device alone, as [`Export::hold`] does: of one client, it is the one.
-    pub(crate) fn hold(&self) -> Result<(), Kind> {
-        self.export.hold()
-    }
-
     /// Has the task woken when the export wants its clients to leave.
     pub(crate) fn watch(&self, waker: &Waker) {
         self.export.shutdown.watch(self.ticket, waker);

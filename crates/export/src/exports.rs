@@ -10,11 +10,10 @@
 
 use std::sync::Arc;
 
-use spillway_core::session::Peer;
 use spillway_core::sync::RwLock;
 use spillway_core::{Error, Geometry, Kind};
 
-use crate::export::{Connected, Export};
+use crate::export::Export;
 
 /// An export under one of its names.
 #[derive(Clone)]
@@ -55,11 +54,6 @@ impl Offer {
     /// Whether lists leave it out.
     fn is_hidden(&self) -> bool {
         self.export.alias().filter(|_| self.by_alias).map_or(self.export.is_hidden(), |alias| alias.hidden)
-    }
-
-    /// Counts a client in; see [`Export::connect`].
-    pub(crate) fn connect(&self, peer: Peer) -> Option<Connected> {
-        self.export.connect(peer)
     }
 }
 

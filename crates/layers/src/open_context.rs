@@ -25,7 +25,7 @@ pub trait Open<On> {
 }
 
 /// A file or block device that a kind keeps its data on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackingDevice {
     /// What it is to its kind: `origin`, `cache`, `spill`.
     pub role: &'static str,

@@ -54,14 +54,6 @@ impl Storage for Slow {
         Geometry::in_memory(1 << 30)
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn read(&self, _at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         self.later((Ok(buf.len() - done), buf))
     }

@@ -139,11 +139,6 @@ impl Image {
         failures.push((kind, now));
     }
 
-    /// Whether nothing that this client sends is carried out any more.
-    pub fn has_locked_out(&self, client: u64) -> bool {
-        self.state.lock().locked_out.contains(&client)
-    }
-
     /// Has the cluster carry out `work` on a request of `bytes` bytes that comes over `link`, in pieces of which each gets its range within the
     /// request. [`LockedOut`] where the client is, which may be in the middle.
     fn ask<T: Send + 'static>(

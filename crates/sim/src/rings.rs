@@ -57,6 +57,7 @@ impl SharedMemory for MachineMemory {
     }
 
     fn store(&self, at: u64, value: u16) {
+        assert!(at.is_multiple_of(2), "a number at {at}");
         self.write(at, &value.to_le_bytes());
     }
 

@@ -288,10 +288,6 @@ impl Env for World {
         Duration::from_nanos(self.clock.nanos())
     }
 
-    fn coarse_now(&self) -> Duration {
-        self.now()
-    }
-
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
         Box::pin(self.clock.sleep(duration))
     }

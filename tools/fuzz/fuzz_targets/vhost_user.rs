@@ -9,7 +9,7 @@ mod device;
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use libfuzzer_sys::fuzz_target;
@@ -20,6 +20,7 @@ use spillway_core::shared_memory::{
 use spillway_core::{Aligned, Budget, Error, LocalFuture};
 use spillway_export::Export;
 use spillway_export::vhost_user::{Config, TransferLimits, VhostUserSession, request};
+use spillway_sim::rings::Memory;
 
 use device::SIZE;
 
@@ -39,46 +40,9 @@ const QUEUES: u16 = 2;
 /// Polls until everything must be answered.
 const POLLS_MAX: usize = 5000;
 
-struct Heap(Mutex<Vec<u8>>);
-
-impl Heap {
-    fn new(len: u64) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(vec![0; len as usize])))
-    }
-}
-
-impl SharedMemory for Heap {
-    fn len(&self) -> u64 {
-        self.0.lock().expect("nobody panics here").len() as u64
-    }
-
-    fn read(&self, at: u64, to: &mut [u8]) {
-        to.copy_from_slice(&self.0.lock().expect("nobody panics here")[at as usize..][..to.len()]);
-    }
-
-    fn write(&self, at: u64, from: &[u8]) {
-        self.0.lock().expect("nobody panics here")[at as usize..][..from.len()].copy_from_slice(from);
-    }
-
-    fn load(&self, at: u64) -> u16 {
-        let mut bytes = [0; 2];
-        self.read(at, &mut bytes);
-        u16::from_le_bytes(bytes)
-    }
-
-    fn store(&self, at: u64, value: u16) {
-        assert!(at.is_multiple_of(2), "a number at {at}");
-        self.write(at, &value.to_le_bytes());
-    }
-
-    fn is_whole(&self) -> bool {
-        true
-    }
-}
-
 /// All files are one.
 struct Machine {
-    shared: Arc<Heap>,
+    shared: Arc<Memory>,
     queues: Vec<(usize, Box<dyn Queue>)>,
 }
 
@@ -89,7 +53,7 @@ impl ConversationHost for Machine {
     }
 
     fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
-        Ok((descriptor(), Heap::new(len)))
+        Ok((descriptor(), Memory::new(len)))
     }
 
     fn set_event(&mut self, _: usize, _: EventOf, _: Option<OwnedFd>) -> Result<(), Error> {
@@ -182,7 +146,7 @@ fuzz_target!(|input: &[u8]| {
     let config = Config { queues: QUEUES, limits, buffered, in_memory, accept_empty, server: 1 };
     let mut session = VhostUserSession::new(export.clone(), config);
     assert!(session.introduce(Peer::Unknown));
-    let mut machine = Machine { shared: Heap::new(LEN as u64), queues: Vec::new() };
+    let mut machine = Machine { shared: Memory::new(LEN as u64), queues: Vec::new() };
     let (rings, mut recipes) = rest.split_at(rest.len().min(RINGS));
     machine.shared.write(0, rings);
     if choices & 2 != 0 {

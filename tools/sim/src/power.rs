@@ -73,10 +73,6 @@ impl Env for Powered {
         self.0.world.now()
     }
 
-    fn coarse_now(&self) -> Duration {
-        self.0.world.coarse_now()
-    }
-
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
         self.0.world.sleep(duration)
     }

@@ -181,7 +181,6 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
     use spillway_io::FileOptions;
-    use spillway_layers::open_context::Remote;
     use spillway_layers::stack::{LayerConfig, OriginConfig};
     use spillway_layers::{file, write_cache};
 
@@ -197,14 +196,7 @@ mod tests {
         let open_for = |device: &str, role: &'static str, name: &str| {
             let (path, read_only) = (path(name), role == "origin");
             let options = FileOptions { path: path.clone(), read_only, ..FileOptions::default() };
-            let backing = BackingDevice {
-                role,
-                path,
-                create: None,
-                read_only,
-                mapped: false,
-                remote: Remote::default(),
-            };
+            let backing = BackingDevice { role, path, read_only, ..BackingDevice::default() };
             in_use.open(device, &backing, |_| spillway_io::open(&options))
         };
         let open = |role, name: &str| open_for("x", role, name);
@@ -239,14 +231,7 @@ mod tests {
         let in_use = InUse::default();
         let backing = |name: &str| {
             let path = scratch.path().join(name);
-            BackingDevice {
-                role: "spill",
-                path,
-                create: None,
-                read_only: false,
-                mapped: false,
-                remote: Remote::default(),
-            }
+            BackingDevice { role: "spill", path, ..BackingDevice::default() }
         };
         let opened = |backing: &BackingDevice| {
             spillway_io::open(&FileOptions { path: backing.path.clone(), ..FileOptions::default() })

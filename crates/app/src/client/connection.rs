@@ -10,7 +10,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use serde_json::Value as Json;
 use spillway_export::control::message::decode_reply;
-use spillway_export::control::{ControlReply, Operation};
+use spillway_export::control::{AttributeRow, ControlReply, Operation, Shown};
 use spillway_io::connect_within;
 
 use crate::exit::Failure;
@@ -79,6 +79,28 @@ impl Connection {
         }
     }
 
+    pub(super) fn attributes(&mut self, device: &str) -> Result<Vec<AttributeRow>> {
+        match self.ask(&Operation::Attributes { device: device.to_owned() })? {
+            ControlReply::Attributes(rows) => Ok(rows),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(super) fn values(&mut self, question: &Operation) -> Result<Vec<Shown>> {
+        match self.ask(question)? {
+            ControlReply::Values(values) => Ok(values),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Has the server make a change, and waits for it.
+    pub(super) fn change(&mut self, operation: &Operation) -> Result<()> {
+        match self.ask(operation)? {
+            ControlReply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     pub(super) fn ask(&mut self, operation: &Operation) -> Result<ControlReply> {
         let sent = self.stream.get_mut().write_all(operation.encode().as_bytes());
         sent.context("cannot send the request to the server")?;
@@ -137,10 +159,7 @@ pub(super) fn is_silence(error: &anyhow::Error) -> bool {
 
 /// Has the server of `device` make a change, and waits for it.
 pub(super) fn change(folder: &RuntimeFolder, device: &str, operation: &Operation) -> Result<()> {
-    match Connection::to_device(folder, device)?.ask(operation)? {
-        ControlReply::Done => Ok(()),
-        other => Err(unexpected(&other)),
-    }
+    Connection::to_device(folder, device)?.change(operation)
 }
 
 pub(super) fn unexpected(reply: &ControlReply) -> anyhow::Error {

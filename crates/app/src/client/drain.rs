@@ -6,9 +6,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::Result;
-use spillway_export::control::{ControlReply, Operation};
+use spillway_export::control::Operation;
 
-use super::connection::{Connection, print, unexpected};
+use super::connection::{Connection, print};
 use super::progress::beside;
 use super::stop_one;
 use crate::exit::{Exit, Failure, code_of};
@@ -93,18 +93,11 @@ fn are_complete(connection: &mut Connection, device: &str, caches: &[String]) ->
 /// The parts of a device that are write caches.
 fn caches(connection: &mut Connection, device: &str) -> Result<Vec<String>> {
     let is_state = |name: &str| name.rsplit('.').next() == Some(STATE);
-    match connection.ask(&Operation::Attributes { device: device.to_owned() })? {
-        ControlReply::Attributes(rows) => {
-            Ok(rows.into_iter().filter(|row| is_state(&row.name)).map(|row| row.part).collect())
-        }
-        other => Err(unexpected(&other)),
-    }
+    let rows = connection.attributes(device)?;
+    Ok(rows.into_iter().filter(|row| is_state(&row.name)).map(|row| row.part).collect())
 }
 
 fn set(connection: &mut Connection, device: &str, attribute: &str, value: &str) -> Result<()> {
     let (device, attribute) = (device.to_owned(), attribute.to_owned());
-    match connection.ask(&Operation::Set { device, attribute, value: value.into() })? {
-        ControlReply::Done => Ok(()),
-        other => Err(unexpected(&other)),
-    }
+    connection.change(&Operation::Set { device, attribute, value: value.into() })
 }

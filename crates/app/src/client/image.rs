@@ -23,14 +23,14 @@ use spillway_io::{end_with_us, lock_file, mutant};
 
 use super::connection::{change, print};
 use super::copying::{CopySource, PipeTarget, RawImage, Target, copy, copy_stream};
-use super::listing::{no_device, row_of};
+use super::listing::{expect_row, row_of};
 use super::nbd::Nbd;
 use super::program::{said, watch};
 use super::progress::Reporter;
 use super::qcow2::Qcow2;
 use crate::cli::{ImageFormat, ImageOptions, LoadOptions, SaveOptions};
 use crate::exit::{Exit, Failure, refused};
-use crate::runtime_folder::{RuntimeFolder, check_name};
+use crate::runtime_folder::RuntimeFolder;
 
 /// How long a server may take to see that a client is gone, and the pause between two looks.
 const FREE_PATIENCE: Duration = Duration::from_secs(5);
@@ -180,11 +180,7 @@ fn open_image(options: &ImageOptions) -> Result<Option<Box<dyn CopySource>>> {
 
 /// Where a device is served.
 fn uri_of(folder: &RuntimeFolder, name: &str) -> Result<String> {
-    check_name(name)?;
-    folder.expect_ours()?;
-    let missing = || Failure::new(Exit::Missing, no_device(name, folder));
-    let row = row_of(folder, name).ok_or_else(missing)?;
-    let uri = row.exports.into_iter().find(|export| export.starts_with("nbd"));
+    let uri = expect_row(folder, name)?.exports.into_iter().find(|export| export.starts_with("nbd"));
     uri.with_context(|| format!("{name} has no size: spillway resize {name} 4G gives it one"))
 }
 

@@ -173,6 +173,13 @@ pub(super) fn row_of(folder: &RuntimeFolder, name: &str) -> Option<DeviceRow> {
     }
 }
 
+/// The same, or [`Exit::Missing`].
+pub(super) fn expect_row(folder: &RuntimeFolder, name: &str) -> Result<DeviceRow> {
+    check_name(name)?;
+    folder.expect_ours()?;
+    row_of(folder, name).ok_or_else(|| Failure::new(Exit::Missing, no_device(name, folder)).into())
+}
+
 impl Connection {
     /// The server of `device`, or [`Exit::Missing`].
     pub(super) fn to_device(folder: &RuntimeFolder, device: &str) -> Result<Self> {

@@ -9,6 +9,7 @@ use spillway_export::control::DeviceRow;
 
 use super::again::print_every;
 use super::connection::print;
+use super::json;
 use super::listing::{LOOK_PATIENCE, Servers, listing, warn_of};
 #[cfg(feature = "top")]
 use super::screen::Screen;
@@ -21,10 +22,7 @@ pub(crate) fn list(folder: &RuntimeFolder, options: &LsOptions) -> Result<()> {
         return watch(folder, options, every);
     }
     let rows = listing(folder)?;
-    if options.json {
-        return print(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
-    }
-    print(&device_table(&rows, options))
+    print(&if options.json { json(&rows)? } else { device_table(&rows, options) })
 }
 
 /// Looks every so often, in place on a terminal.

@@ -5,9 +5,9 @@ use comfy_table::Table;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use spillway_core::size::human;
-use spillway_export::control::{ControlReply, Operation, Shown};
+use spillway_export::control::{Operation, Shown};
 
-use super::connection::{Connection, QUESTION_PATIENCE, print, unexpected};
+use super::connection::{Connection, QUESTION_PATIENCE, print};
 use crate::cli::WhyOptions;
 use crate::runtime_folder::RuntimeFolder;
 
@@ -31,20 +31,11 @@ struct Decision {
 pub(crate) fn why(folder: &RuntimeFolder, options: &WhyOptions) -> Result<()> {
     let mut connection = Connection::to_device(folder, &options.device)?;
     connection.wait_at_most(QUESTION_PATIENCE);
-    let device = || options.device.clone();
-    let rows = match connection.ask(&Operation::Attributes { device: device() })? {
-        ControlReply::Attributes(rows) => rows,
-        other => return Err(unexpected(&other)),
-    };
+    let rows = connection.attributes(&options.device)?;
     let mut all = Vec::new();
     for row in rows.into_iter().filter(|row| row.name.rsplit('.').next() == Some(DECISIONS)) {
-        let attribute = Some(row.name);
-        match connection.ask(&Operation::Get { device: device(), attribute, from: None })? {
-            ControlReply::Values(values) => {
-                all.extend(values.into_iter().map(|shown| (row.part.clone(), shown)))
-            }
-            other => return Err(unexpected(&other)),
-        }
+        let get = Operation::Get { device: options.device.clone(), attribute: Some(row.name), from: None };
+        all.extend(connection.values(&get)?.into_iter().map(|shown| (row.part.clone(), shown)));
     }
     print(&if options.json { json(all)? } else { text(&options.device, all)? })
 }

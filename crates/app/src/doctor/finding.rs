@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
@@ -113,14 +112,10 @@ fn words(finding: &Finding) -> String {
     }
 }
 
-/// A list of objects.
-pub(super) fn json(findings: &[Finding]) -> Result<String> {
-    Ok(format!("{}\n", serde_json::to_string_pretty(findings)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::json;
 
     fn findings() -> Vec<Finding> {
         vec![

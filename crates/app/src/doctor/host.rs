@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use spillway_core::size::human;
 
+use crate::system::{bytes_of, field_of, has_capability, version};
+
 /// See the head of this file.
 pub(super) struct Host(PathBuf);
 
@@ -81,32 +83,18 @@ impl Host {
 
     /// Whether a set of capabilities has one: `CapEff`, those of this process; `CapBnd`, those that its programs can have.
     pub(super) fn has_capability(&self, set: &str, capability: u32) -> bool {
-        assert!(capability < 64, "a set has 64 bits, not {capability}");
-        let bits = self.status(set).and_then(|text| u64::from_str_radix(&text, 16).ok());
-        bits.is_some_and(|bits| bits >> capability & 1 == 1)
+        self.text("proc/self/status").is_some_and(|status| has_capability(&status, set, capability))
     }
 
     /// A size of `/proc/meminfo` in bytes.
     pub(super) fn memory(&self, field: &str) -> Option<u64> {
-        let text = self.text("proc/meminfo")?;
-        let kib: u64 = field_of(&text, field)?.strip_suffix("kB")?.trim().parse().ok()?;
-        kib.checked_mul(1024)
+        bytes_of(&self.text("proc/meminfo")?, field)
     }
 
     /// A limit of this process by the kernel's name for it, such as `Max open files`.
     pub(super) fn limit(&self, name: &str) -> Option<ProcessLimit> {
         limit(&self.text("proc/self/limits")?, name)
     }
-}
-
-/// The value in a line `FIELD: VALUE`.
-fn field_of<'a>(text: &'a str, field: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).map(str::trim)
-}
-
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 fn limit(text: &str, name: &str) -> Option<ProcessLimit> {

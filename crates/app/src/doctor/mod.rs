@@ -50,7 +50,7 @@ pub(crate) fn examine(options: &DoctorOptions) -> Result<u8> {
     let mut findings = of_server(&host);
     findings.extend(of_options(&host));
     findings.extend(of_paths.into_iter().flatten());
-    client::print(&if options.json { finding::json(&findings)? } else { finding::table(&findings) })?;
+    client::print(&if options.json { client::json(&findings)? } else { finding::table(&findings) })?;
     let stops = findings.iter().any(|finding| finding.status == Status::Problem);
     Ok(if stops { Exit::Failed } else { Exit::Success } as u8)
 }

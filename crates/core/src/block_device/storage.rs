@@ -84,11 +84,15 @@ pub trait Storage: Send + Sync {
     }
 
     /// Bytes that memory must be aligned to; 1 where any will do.
-    fn memory_alignment(&self) -> usize;
+    fn memory_alignment(&self) -> usize {
+        1
+    }
 
-    /// Whether writes go around the system's cache (O_DIRECT). Without, the failure of a durable write may be reported by another durable
-    /// write or a sync.
-    fn direct(&self) -> bool;
+    /// Whether writes go around the system's cache (O_DIRECT), if they have one: each answers for itself. Without, the failure of a durable
+    /// write may be reported by another durable write or a sync.
+    fn direct(&self) -> bool {
+        true
+    }
 
     /// How its server is reached, where it has one.
     fn connection(&self) -> ConnectionStatus {
@@ -129,5 +133,7 @@ pub trait Storage: Send + Sync {
     fn zero(&self, range: ByteRange, mode: FallocateMode) -> LocalFuture<Result<(), Kind>>;
 
     /// See [`crate::BlockDevice::extents`].
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>>;
+    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
+        Answer::Done(Ok(vec![Extent::stored(range.len)]))
+    }
 }

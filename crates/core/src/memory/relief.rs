@@ -117,10 +117,6 @@ mod tests {
             Duration::ZERO
         }
 
-        fn coarse_now(&self) -> Duration {
-            Duration::ZERO
-        }
-
         fn sleep(&self, _: Duration) -> LocalFuture<()> {
             Box::pin(async {})
         }
@@ -128,10 +124,6 @@ mod tests {
         fn spawn(&self, _: Place, _: Task) {}
 
         fn spawn_here(&self, _: LocalFuture<()>) {}
-
-        fn idle_workers(&self) -> usize {
-            0
-        }
 
         fn random(&self) -> u64 {
             0
@@ -316,7 +308,7 @@ mod threads {
     fn the_checker_finds_a_request_that_misses_the_end_of_an_attempt() {
         finds(
             "watermark: wait without looking again",
-            "memory::relief::threads::no_request_is_refused_or_waits_for_ever_where_something_can_be_freed",
+            no_request_is_refused_or_waits_for_ever_where_something_can_be_freed,
         );
     }
 }

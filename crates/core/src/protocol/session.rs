@@ -59,7 +59,9 @@ pub trait Session {
     fn receive(&mut self, bytes: &[u8]) -> usize;
 
     /// Takes back the buffer of [`Intake::Payload`], with `filled` bytes of its window received.
-    fn returned(&mut self, buf: IoBuf, filled: usize);
+    fn returned(&mut self, _buf: IoBuf, _filled: usize) {
+        unreachable!("no buffer was lent");
+    }
 
     /// Lets pending requests progress and moves finished ones to the output, at least one of those with news. Where the turn
     /// is spent then, others may have news too: poll again.
@@ -192,6 +194,15 @@ impl Output {
             }
         }
         assert!(at <= self.small.end, "chunks reach to {at}, their pages to {}", self.small.end);
+    }
+
+    /// Takes all of it at once, for tests: memory that nobody counts.
+    pub fn take(&mut self) -> Vec<u8> {
+        let mut slices = Vec::new();
+        self.gather(&mut slices, usize::MAX);
+        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+        self.advance(bytes.len());
+        bytes
     }
 
     /// Forgets the first `sent` bytes.

@@ -60,7 +60,6 @@ mod threads {
 
     #[test]
     fn the_checker_finds_a_number_that_is_read_after_the_look() {
-        let model = "sync::changes::threads::who_waits_for_what_comes_with_a_change_finds_it";
-        finds("changes: read the number after the look", model);
+        finds("changes: read the number after the look", who_waits_for_what_comes_with_a_change_finds_it);
     }
 }

@@ -210,7 +210,7 @@ mod threads {
     }
 
     fn bites(mutant: &str) {
-        finds(mutant, "sync::group_flush::threads::everybody_gets_a_flush_that_began_after_it_asked");
+        finds(mutant, everybody_gets_a_flush_that_began_after_it_asked);
     }
 
     #[test]

@@ -157,10 +157,7 @@ mod threads {
 
     #[test]
     fn the_checker_finds_a_walk_that_forgets_a_mark() {
-        finds(
-            "marks: take a summary out without looking again",
-            "sync::marks::threads::what_is_marked_is_found",
-        );
+        finds("marks: take a summary out without looking again", what_is_marked_is_found);
     }
 }
 

@@ -48,9 +48,9 @@ fn named_seed() -> u64 {
     named.map_or(SEED, |seed| seed.parse().unwrap_or_else(|_| panic!("{SEED_NAME}: not a seed ({seed})")))
 }
 
-/// The test of that path in this program passes, and fails once `mutant` is on. In a process of its own: a deadlock cannot be
-/// unwound.
-pub fn finds(mutant: &str, test: &str) {
+/// A test of this program passes, and fails once `mutant` is on. In a process of its own: a deadlock cannot be unwound.
+pub fn finds<T: Fn()>(mutant: &str, _: T) {
+    let (_, test) = std::any::type_name::<T>().split_once("::").expect("a test lies in a crate");
     let program = std::env::current_exe().expect("a test has a program");
     let run = |mutant: &str| Command::new(&program).args([test, "--exact"]).env(MUTANT, mutant).output();
     let ran = |mutant| run(mutant).expect("the program runs again");

@@ -113,14 +113,11 @@ mod threads {
 
     #[test]
     fn the_checker_finds_a_look_that_misses_a_change() {
-        finds(
-            "changes: read the number after the look",
-            "sync::room::threads::everybody_who_stays_gets_room",
-        );
+        finds("changes: read the number after the look", everybody_who_stays_gets_room);
     }
 
     #[test]
     fn the_checker_finds_a_place_that_is_kept_by_who_has_left() {
-        finds("semaphore: keep what a waiter left", "sync::room::threads::everybody_who_stays_gets_room");
+        finds("semaphore: keep what a waiter left", everybody_who_stays_gets_room);
     }
 }

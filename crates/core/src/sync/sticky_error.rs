@@ -120,8 +120,7 @@ mod threads {
 
     #[test]
     fn the_checker_finds_an_error_that_nobody_is_told_of() {
-        let model = "sync::sticky_error::threads::a_failure_ends_every_wait_and_only_the_first_counts";
-        finds("sticky error: tell nobody who waits", model);
+        finds("sticky error: tell nobody who waits", a_failure_ends_every_wait_and_only_the_first_counts);
     }
 }
 

@@ -177,7 +177,7 @@ mod threads {
     }
 
     fn bites(mutant: &str) {
-        finds(mutant, "sync::watermark::threads::who_waits_for_a_number_that_is_reached_goes_on");
+        finds(mutant, who_waits_for_a_number_that_is_reached_goes_on);
     }
 
     #[test]

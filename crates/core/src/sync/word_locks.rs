@@ -224,16 +224,13 @@ mod threads {
     fn the_checker_finds_a_change_of_what_is_locked() {
         finds(
             "word locks: change what is locked",
-            "sync::word_locks::threads::what_is_changed_without_a_lock_is_not_lost_to_who_holds_it",
+            what_is_changed_without_a_lock_is_not_lost_to_who_holds_it,
         );
     }
 
     #[test]
     fn the_checker_finds_a_sleeper_that_is_not_woken() {
-        finds(
-            "word locks: ask to be woken before going to sleep",
-            "sync::word_locks::threads::whoever_waits_for_a_word_gets_it",
-        );
+        finds("word locks: ask to be woken before going to sleep", whoever_waits_for_a_word_gets_it);
     }
 }
 

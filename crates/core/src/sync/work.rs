@@ -150,10 +150,7 @@ mod threads {
 
     #[test]
     fn the_checker_finds_a_job_that_does_not_run_again() {
-        finds(
-            "work: forget what was queued during a run",
-            "sync::work::threads::whatever_is_wanted_is_done_by_one_run_at_a_time",
-        );
+        finds("work: forget what was queued during a run", whatever_is_wanted_is_done_by_one_run_at_a_time);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Peer, Session};
-use spillway_core::{Answer, Error, IoBuf, Kind, work};
+use spillway_core::{Answer, Error, Kind, work};
 
 use super::catalog::Catalog;
 use super::message::{ControlReply, LINE_BYTES_MAX, Operation, encode_reply};
@@ -141,10 +141,6 @@ impl Session for ControlSession {
             used += self.take_line(&bytes[used..]);
         }
         used
-    }
-
-    fn returned(&mut self, _buf: IoBuf, _filled: usize) {
-        unreachable!("a control session never asks for a payload");
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {

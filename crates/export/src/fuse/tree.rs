@@ -169,11 +169,11 @@ impl Volume {
         threads.into_iter().map(|thread| Opener { device: device(), thread }).collect()
     }
 
-    /// Gives the device alone to the file that `thread` opened.
+    /// Gives the device alone to the file that `thread` opened: of one client, it is the one.
     fn hold(&self, thread: u32) -> Result<(), Kind> {
         let open = self.open.lock();
         let opened = open.files.values().find(|file| [thread, UNSEEN].contains(&file.thread));
-        opened.ok_or(Kind::NotFound)?.client.hold()
+        opened.ok_or(Kind::NotFound)?.client.export().hold()
     }
 
     /// Nobody will close what is open.

@@ -224,7 +224,7 @@ impl Handshake {
             return Transition::Close;
         }
         let Some(offer) = self.exports.find(name) else { return Transition::Close };
-        let Some(connected) = offer.connect(self.peer) else { return Transition::Close };
+        let Some(connected) = offer.export().connect(self.peer) else { return Transition::Close };
         let rules = self.rules(&offer);
         out.push(&rules.geometry.size.to_be_bytes());
         out.push(&transmission_flags(&rules).to_be_bytes());
@@ -237,7 +237,7 @@ impl Handshake {
     fn go(&mut self, data: &[u8], out: &mut Output) -> Result<(Connected, NegotiatedRules), Refused> {
         // Counted in before it is described, so that what is described stays true.
         let (name, _) = parse_query(data)?;
-        let connected = self.find(name)?.connect(self.peer).ok_or((
+        let connected = self.find(name)?.export().connect(self.peer).ok_or((
             rep::ERR_UNKNOWN,
             "the export is held by another client, kept for a block device, being changed, or being stopped",
         ))?;
@@ -266,7 +266,8 @@ impl Handshake {
             reply(option, rep::INFO, &[&info::DESCRIPTION.to_be_bytes(), text], out);
         }
         // Sent unasked as well: it is enforced whether the client asked or not.
-        reply(option, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), &self.block_sizes(export)], out);
+        let sizes = self.block_sizes(export);
+        reply(option, rep::INFO, &[&info::BLOCK_SIZE.to_be_bytes(), sizes.as_flattened()], out);
         Ok(offer)
     }
 
@@ -275,15 +276,10 @@ impl Handshake {
         self.exports.find(name).ok_or((rep::ERR_UNKNOWN, "no such export"))
     }
 
-    fn block_sizes(&self, export: &Export) -> [u8; 12] {
+    fn block_sizes(&self, export: &Export) -> [[u8; 4]; 3] {
         let minimum = spillway_core::SECTOR as u32;
         let preferred = export.device().preferred_block().bytes().max(PREFERRED_MIN) as u32;
-        let mut sizes = [0; 12];
-        for (field, size) in sizes.chunks_exact_mut(4).zip([minimum, preferred, self.config.payload_len_max])
-        {
-            field.copy_from_slice(&size.to_be_bytes());
-        }
-        sizes
+        [minimum, preferred, self.config.payload_len_max].map(u32::to_be_bytes)
     }
 
     fn rules(&self, offer: &Offer) -> NegotiatedRules {

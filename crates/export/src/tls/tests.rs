@@ -181,11 +181,7 @@ impl Session for Echo {
 fn sent(session: &mut TlsSession<Echo>) -> Vec<u8> {
     let mut all = Vec::new();
     while !session.output().is_empty() {
-        let mut slices = Vec::new();
-        session.output().gather(&mut slices, usize::MAX);
-        let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
-        session.output().advance(bytes.len());
-        all.extend(bytes);
+        all.extend(session.output().take());
     }
     all
 }

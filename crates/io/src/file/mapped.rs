@@ -16,7 +16,7 @@ use rustix::fs::{FallocateFlags, FileType, fallocate, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use spillway_core::storage::Moved;
-use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
+use spillway_core::{ByteRange, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 use crate::mutant;
 use crate::runtime::turns::Turns;
@@ -200,10 +200,6 @@ impl Storage for MappedFile {
         self.geometry
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
     fn direct(&self) -> bool {
         false
     }
@@ -233,10 +229,6 @@ impl Storage for MappedFile {
 
     fn zero(&self, _range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         ready(Err(Kind::NotSupported))
-    }
-
-    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        Answer::Done(Ok(vec![Extent::stored(range.len)]))
     }
 }
 

@@ -182,15 +182,6 @@ impl Storage for Rbd {
         Answer::pending(self.0.clone().lengthen(bytes))
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    /// Each write answers for itself.
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn connection(&self) -> ConnectionStatus {
         self.0.health.connection(self.0.env.coarse_now())
     }

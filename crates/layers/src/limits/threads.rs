@@ -104,13 +104,10 @@ fn a_lowered_limit_and_larger_writes_keep_nobody_waiting() {
 
 #[test]
 fn the_checker_finds_flushes_that_wake_nobody() {
-    finds(
-        "limits: wake nobody when a flush ends",
-        "limits::threads::every_write_is_admitted_and_none_too_many",
-    );
+    finds("limits: wake nobody when a flush ends", every_write_is_admitted_and_none_too_many);
 }
 
 #[test]
 fn the_checker_finds_writes_that_are_forgotten_while_they_are_under_way() {
-    finds("limits: forget what is under way", "limits::threads::every_write_is_admitted_and_none_too_many");
+    finds("limits: forget what is under way", every_write_is_admitted_and_none_too_many);
 }

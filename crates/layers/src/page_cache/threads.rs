@@ -253,8 +253,7 @@ fn a_small_folio_and_a_large_one_lie_beside_each_other() {
 
 #[test]
 fn the_checker_finds_a_folio_over_another() {
-    let model = "page_cache::threads::a_small_folio_and_a_large_one_lie_beside_each_other";
-    finds("page_cache: bring a folio in over another", model);
+    finds("page_cache: bring a folio in over another", a_small_folio_and_a_large_one_lie_beside_each_other);
 }
 
 /// More folios are written than there is memory for, below the background limit: who waits has room made.
@@ -287,8 +286,7 @@ fn memory_is_short_no_longer_than_folios_are_dirty() {
 
 #[test]
 fn the_checker_finds_memory_that_stays_short() {
-    let model = "page_cache::threads::memory_is_short_no_longer_than_folios_are_dirty";
-    finds("page_cache: look only once for clean folios", model);
+    finds("page_cache: look only once for clean folios", memory_is_short_no_longer_than_folios_are_dirty);
 }
 
 /// Writers of the same three folios, of which two may be unsaved: a part of what each has taken is not needed after all.
@@ -307,7 +305,7 @@ fn every_write_gets_units() {
 
 #[test]
 fn the_checker_finds_writers_that_wait_for_what_the_others_hold() {
-    finds("page_cache: wait while holding units", "page_cache::threads::every_write_gets_units");
+    finds("page_cache: wait while holding units", every_write_gets_units);
 }
 
 /// Zeroes go past the cache while others write and read what is zeroed.
@@ -357,24 +355,23 @@ fn a_write_and_zeroes_outlive_what_is_read_ahead() {
 
 #[test]
 fn the_checker_finds_what_is_read_ahead_of_a_range_that_is_zeroed() {
-    let model = "page_cache::threads::a_write_and_zeroes_outlive_what_is_read_ahead";
-    finds("page_cache: read ahead what is being discarded", model);
+    finds("page_cache: read ahead what is being discarded", a_write_and_zeroes_outlive_what_is_read_ahead);
 }
 
 #[test]
 fn the_checker_finds_a_fill_over_a_write() {
-    let model = "page_cache::threads::a_write_outlives_the_read_that_it_meets";
-    finds("page_cache: fill over what was written meanwhile", model);
+    finds("page_cache: fill over what was written meanwhile", a_write_outlives_the_read_that_it_meets);
 }
 
 #[test]
 fn the_checker_finds_a_flush_that_does_not_wait() {
-    let model = "page_cache::threads::a_flush_covers_what_came_before_it";
-    finds("page_cache: flush without waiting for what is on its way", model);
+    finds("page_cache: flush without waiting for what is on its way", a_flush_covers_what_came_before_it);
 }
 
 #[test]
 fn the_checker_finds_a_write_into_a_range_that_is_zeroed() {
-    let model = "page_cache::threads::the_cache_and_the_device_below_agree_on_what_was_zeroed";
-    finds("page_cache: write into a range that is being discarded", model);
+    finds(
+        "page_cache: write into a range that is being discarded",
+        the_cache_and_the_device_below_agree_on_what_was_zeroed,
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use spillway_core::models::{self, Tasks, carry_out, every_order, join};
+use spillway_core::models::{Tasks, carry_out, every_order, finds, join};
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::{block_on, yield_now};
 use spillway_core::sync::shuttle::thread;
@@ -179,23 +179,19 @@ fn a_full_file_is_cleaned_beside_writers_and_readers() {
     });
 }
 
-fn finds(mutant: &str, test: &str) {
-    models::finds(mutant, &format!("spill::threads::{test}"));
-}
-
 #[test]
 fn the_checker_finds_a_segment_that_is_freed_while_it_is_read() {
-    finds("spill: free a segment that is read", "a_segment_that_is_read_stays");
+    finds("spill: free a segment that is read", a_segment_that_is_read_stays);
 }
 
 #[test]
 fn the_checker_finds_a_segment_that_is_punched_after_it_is_used_again() {
-    finds("spill: punch a segment after it is free", "a_segment_that_is_used_again_keeps_what_is_new");
+    finds("spill: punch a segment after it is free", a_segment_that_is_used_again_keeps_what_is_new);
 }
 
 #[test]
 fn the_checker_finds_a_segment_that_is_freed_by_both() {
-    finds("spill: free a segment by both who leave it", "a_segment_that_all_leave_at_once_is_freed_once");
+    finds("spill: free a segment by both who leave it", a_segment_that_all_leave_at_once_is_freed_once);
 }
 
 /// One order is all there is.
@@ -208,7 +204,7 @@ fn a_test_of_failures_that_do_not_follow_each_other() {
 fn failures_that_are_counted_though_others_worked_between_are_noticed() {
     finds(
         "spill: count failures that do not follow each other",
-        "a_test_of_failures_that_do_not_follow_each_other",
+        a_test_of_failures_that_do_not_follow_each_other,
     );
 }
 
@@ -219,5 +215,5 @@ fn a_test_of_what_says_that_it_was_stopped() {
 
 #[test]
 fn a_file_that_says_too_early_that_it_was_stopped_is_noticed() {
-    finds("spill: say that it is stopped before the last flush", "a_test_of_what_says_that_it_was_stopped");
+    finds("spill: say that it is stopped before the last flush", a_test_of_what_says_that_it_was_stopped);
 }

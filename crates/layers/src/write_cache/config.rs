@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use spillway_core::{BlockSize, Error, Preset, Switch, Type, Unit};
 use spillway_policy::free_runs::{FreeRuns, Run};
 
-use crate::open_context::{BackingDevice, Remote};
+use crate::open_context::BackingDevice;
 use crate::options::{choices, in_order, options};
 use crate::sizes;
 
@@ -144,14 +144,7 @@ impl Config {
     /// The cache device.
     pub(super) fn backing(&self) -> BackingDevice {
         let (path, mapped) = (self.path.clone(), self.is_mapped());
-        BackingDevice {
-            role: "cache",
-            path,
-            create: None,
-            read_only: false,
-            mapped,
-            remote: Remote::default(),
-        }
+        BackingDevice { role: "cache", path, mapped, ..BackingDevice::default() }
     }
 
     /// With the defaults that depend on the mode, and the options that belong to the other mode refused.

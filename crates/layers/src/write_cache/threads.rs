@@ -226,26 +226,20 @@ fn every_drain_ends() {
 
 #[test]
 fn the_checker_finds_a_reader_that_wakes_nobody() {
-    finds(
-        "write_cache: the last reader of a block wakes nobody",
-        "write_cache::threads::a_write_gets_the_block_that_was_read",
-    );
+    finds("write_cache: the last reader of a block wakes nobody", a_write_gets_the_block_that_was_read);
 }
 
 #[test]
 fn the_checker_finds_a_write_that_replaces_and_wakes_nobody() {
-    finds(
-        "write_cache: a version that is replaced wakes nobody",
-        "write_cache::threads::a_write_gets_the_block_that_was_replaced",
-    );
+    finds("write_cache: a version that is replaced wakes nobody", a_write_gets_the_block_that_was_replaced);
 }
 
 #[test]
 fn the_checker_finds_a_committer_that_does_not_look_again() {
-    finds("work: forget what was queued during a run", "write_cache::threads::every_flush_is_answered");
+    finds("work: forget what was queued during a run", every_flush_is_answered);
 }
 
 #[test]
 fn the_checker_finds_write_back_that_does_not_look_again() {
-    finds("work: forget what was queued during a run", "write_cache::threads::every_write_gets_room");
+    finds("work: forget what was queued during a run", every_write_gets_room);
 }

@@ -167,26 +167,20 @@ fn a_look_of_the_timer_follows_every_start() {
 
 #[test]
 fn the_checker_finds_a_timer_that_looks_before_it_ends() {
-    finds("timer: look before it ends", "writeback::threads::a_look_of_the_timer_follows_every_start");
+    finds("timer: look before it ends", a_look_of_the_timer_follows_every_start);
 }
 
 #[test]
 fn the_checker_finds_an_engine_that_does_not_look_again() {
-    finds(
-        "work: forget what was queued during a run",
-        "writeback::threads::every_kick_is_followed_by_a_look",
-    );
+    finds("work: forget what was queued during a run", every_kick_is_followed_by_a_look);
 }
 
 #[test]
 fn the_checker_finds_a_drain_that_is_answered_too_early() {
-    finds(
-        "writeback: answer a drain that was called too late",
-        "writeback::threads::every_drain_covers_what_came_before_it",
-    );
+    finds("writeback: answer a drain that was called too late", every_drain_covers_what_came_before_it);
 }
 
 #[test]
 fn the_checker_finds_an_engine_that_sleeps_over_a_kick() {
-    finds("wait list: register without looking again", "writeback::threads::every_kick_ends_a_rest");
+    finds("wait list: register without looking again", every_kick_ends_a_rest);
 }

@@ -7,7 +7,7 @@ use spillway_core::{Error, Preset, Type, Unit};
 use super::codec;
 use super::codec::streams::STREAMS_MAX;
 use super::page::DISKSIZE_MAX;
-use crate::open_context::{BackingDevice, Remote};
+use crate::open_context::BackingDevice;
 use crate::options::{choices, options, unrelated};
 use crate::spill::Keep;
 use crate::spill::format::SEGMENT_SHIFT;
@@ -175,5 +175,5 @@ pub(super) fn default_spill_size(disksize: u64) -> u64 {
 
 /// The spill file at `path`, which is made that long where `create` says how long.
 pub(super) fn spill_device(path: PathBuf, create: Option<u64>) -> BackingDevice {
-    BackingDevice { role: "spill", path, read_only: false, mapped: false, create, remote: Remote::default() }
+    BackingDevice { role: "spill", path, create, ..BackingDevice::default() }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use spillway_core::models::{self, every_order, join};
+use spillway_core::models::{every_order, finds, join};
 use spillway_core::random::Random;
 use spillway_core::sync::shuttle::future::{block_on, spawn_local};
 use spillway_core::sync::shuttle::thread;
@@ -247,10 +247,6 @@ fn a_slot_is_whole_under_writers_readers_discards_and_the_compactor() {
     });
 }
 
-fn finds(mutant: &str, test: &str) {
-    models::finds(mutant, &format!("zram::threads::{test}"));
-}
-
 /// Picks what slot 0 holds, and moves it if `moves`.
 fn pick(zram: &Zram, moves: bool) {
     let (core, mut scratch) = (&zram.core, Scratch::new());
@@ -297,18 +293,15 @@ fn a_write_survives_a_move_and_every_cell_is_freed_once() {
 
 #[test]
 fn the_checker_finds_what_is_published_over_a_newer_write() {
-    finds("zram: publish over a newer write", "a_write_survives_a_move_and_every_cell_is_freed_once");
+    finds("zram: publish over a newer write", a_write_survives_a_move_and_every_cell_is_freed_once);
 }
 
 #[test]
 fn the_checker_finds_a_cell_that_both_sides_free() {
-    finds("zram: free what was picked", "a_write_survives_a_move_and_every_cell_is_freed_once");
+    finds("zram: free what was picked", a_write_survives_a_move_and_every_cell_is_freed_once);
 }
 
 #[test]
 fn the_checker_finds_a_cell_that_neither_side_frees() {
-    finds(
-        "zram: forget what was picked and replaced",
-        "a_write_survives_a_move_and_every_cell_is_freed_once",
-    );
+    finds("zram: forget what was picked and replaced", a_write_survives_a_move_and_every_cell_is_freed_once);
 }

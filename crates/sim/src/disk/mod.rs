@@ -354,10 +354,6 @@ impl Storage for Disk {
         Geometry { size: self.state.lock().cache.bytes(), ..self.geometry }
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
     fn direct(&self) -> bool {
         !self.state.lock().plan.buffered
     }

@@ -227,14 +227,6 @@ impl Storage for Client {
         self.0.geometry
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn connection(&self) -> ConnectionStatus {
         let fenced = self.0.fence.load(Ordering::SeqCst);
         ConnectionStatus {

@@ -59,19 +59,7 @@ impl Model {
     fn add_old(&mut self, sector: u64, values: &[SectorValue]) {
         let time = self.tick();
         for &value in values {
-            let old = Version {
-                value,
-                begin: 0,
-                end: Some(time),
-                sure: false,
-                done: false,
-                loose: false,
-                excused: false,
-                wrong: false,
-                hole: None,
-                write: 0,
-            };
-            self.touch(sector).keep(old);
+            self.touch(sector).add(&Version::old(value, time));
         }
     }
 }

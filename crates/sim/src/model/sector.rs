@@ -25,6 +25,12 @@ pub(super) struct Version {
 }
 
 impl Version {
+    /// What was written before all else, until `end`, and may be there.
+    pub(super) fn old(value: Value, end: u64) -> Self {
+        let [sure, done, loose, excused, wrong] = [false; 5];
+        Self { value, begin: 0, end: Some(end), sure, done, loose, excused, wrong, hole: None, write: 0 }
+    }
+
     pub(super) fn ended_before(&self, time: u64) -> bool {
         self.end.is_some_and(|end| end < time)
     }
@@ -52,23 +58,13 @@ pub(super) struct Sector {
 
 impl Sector {
     pub(super) fn new(value: SectorValue, hole: Option<bool>) -> Self {
-        let (loose, wrong, excused) = (false, false, false);
-        let (sure, done) = (true, true);
-        let first =
-            Version { value, begin: 0, end: Some(0), sure, done, loose, excused, wrong, hole, write: 0 };
+        let first = Version { sure: true, done: true, hole, ..Version::old(value, 0) };
         Self { now: vec![first.clone()], crash: vec![first], since: Since::PowerCut, spoiled: false }
     }
 
     pub(super) fn add(&mut self, version: &Version) {
         self.now.push(version.clone());
         self.crash.push(version.clone());
-        self.since = Since::Write;
-    }
-
-    /// It may hold `version`, of which is not known when it came.
-    pub(super) fn keep(&mut self, version: Version) {
-        self.now.push(version.clone());
-        self.crash.push(version);
         self.since = Since::Write;
     }
 

@@ -65,18 +65,7 @@ impl Model {
         for sector in self.touched.values_mut() {
             let known: Vec<SectorValue> = sector.crash.iter().map(|version| version.value).collect();
             let others = self.values.iter().filter(|value| !known.contains(value));
-            let old = |&value: &SectorValue| Version {
-                value,
-                begin: 0,
-                end: Some(time),
-                sure: false,
-                done: false,
-                loose: false,
-                excused: true,
-                wrong: false,
-                hole: None,
-                write: 0,
-            };
+            let old = |&value: &SectorValue| Version { excused: true, ..Version::old(value, time) };
             let others: Vec<Version> = others.map(old).collect();
             for version in &others {
                 sector.now.push(version.clone());

@@ -76,12 +76,10 @@ impl FuseReader {
         if self.late.is_none() && self.queue.below(8) == 0 {
             self.late = Some(self.world.sleep(self.queue.lateness(self.pace.delay)));
         }
-        if let Some(late) = &mut self.late {
-            if late.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
-            }
-            self.late = None;
+        if self.late.as_mut().is_some_and(|late| late.as_mut().poll(context).is_pending()) {
+            return Poll::Pending;
         }
+        self.late = None;
         let _turn = work::turn(self.pace.turn);
         loop {
             work::spend(1);

@@ -115,12 +115,10 @@ impl QueueTask {
             let longest = self.pace.delay.as_nanos() as u64;
             self.late = Some(self.world.sleep(Duration::from_nanos(self.below(longest + 1))));
         }
-        if let Some(late) = &mut self.late {
-            if late.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
-            }
-            self.late = None;
+        if self.late.as_mut().is_some_and(|late| late.as_mut().poll(context).is_pending()) {
+            return Poll::Pending;
         }
+        self.late = None;
         let _turn = work::turn(self.pace.turn);
         shared_memory::turn(&mut *self.queue, &mut self.told, self.running.phase.get(), context)
     }

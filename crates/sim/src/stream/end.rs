@@ -52,12 +52,10 @@ impl Endpoint {
         if self.late.is_none() && self.ends.below(8) == 0 {
             self.late = Some(self.world.sleep(self.ends.lateness(self.shape.delay)));
         }
-        if let Some(late) = &mut self.late {
-            if late.as_mut().poll(context).is_pending() {
-                return Poll::Pending;
-            }
-            self.late = None;
+        if self.late.as_mut().is_some_and(|late| late.as_mut().poll(context).is_pending()) {
+            return Poll::Pending;
         }
+        self.late = None;
         let _turn = work::turn(self.shape.turn);
         loop {
             work::spend(1);

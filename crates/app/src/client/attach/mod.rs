@@ -30,7 +30,7 @@ use spillway_io::fuse::ShownFile;
 use spillway_io::nbd_device::NbdDevice;
 
 use super::connection::print;
-use super::listing::row_of;
+use super::listing::{expect_row, row_of};
 use super::program::run;
 use super::progress::beside;
 use crate::cli::{AttachOptions, Via};
@@ -39,7 +39,7 @@ use crate::runtime_folder::RuntimeFolder;
 use block_device::{AttachedDevice, DetachGuard, attached};
 use file_system::make_file_system;
 use link::KernelLink;
-use row::{expect_root, expect_row, file_of, hold, shown_file};
+use row::{expect_root, file_of, hold, shown_file};
 
 pub(crate) use detach::detach;
 

@@ -9,8 +9,9 @@ use spillway_export::control::{DeviceRow, Operation};
 use spillway_io::nbd_device::NbdDevice;
 
 use super::link::{self, KernelLink};
-use super::row::{expect_root, expect_row};
+use super::row::expect_root;
 use crate::client::connection::change;
+use crate::client::listing::expect_row;
 use crate::exit::{Exit, Failure, code_of};
 use crate::runtime_folder::RuntimeFolder;
 

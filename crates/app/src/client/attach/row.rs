@@ -1,4 +1,4 @@
-//! A device as its server lists it, and what is asked of that server or of the user before it is attached.
+//! What a server says of its device, and what is asked of that server or of the user before it is attached.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,7 @@ use spillway_export::control::{DeviceRow, Operation};
 
 use crate::cli::AttachOptions;
 use crate::client::connection::change;
-use crate::client::listing::{no_device, row_of};
-use crate::exit::{Exit, Failure};
-use crate::runtime_folder::{RuntimeFolder, check_name};
-
-/// The device as its server lists it.
-pub(super) fn expect_row(folder: &RuntimeFolder, name: &str) -> Result<DeviceRow> {
-    check_name(name)?;
-    folder.expect_ours()?;
-    row_of(folder, name).ok_or_else(|| Failure::new(Exit::Missing, no_device(name, folder)).into())
-}
+use crate::runtime_folder::RuntimeFolder;
 
 /// The file of a device, where its server shows one.
 pub(super) fn file_of(row: &DeviceRow) -> Result<PathBuf> {

@@ -22,6 +22,7 @@ use super::file_system::expect_blank;
 use crate::client::connection::Connection;
 use crate::client::program::{self, run};
 use crate::runtime_folder::RuntimeFolder;
+use crate::system::{bytes_of, has_capability, version};
 
 /// Users from this number on are people, not services (SYS_UID_MAX of login.defs(5) is one less).
 const PEOPLE_FROM: u32 = 1000;
@@ -146,7 +147,7 @@ impl Facts {
             locked: is_locked(&status).context("the kernel does not show its memory")?,
             oom_score_adj: adjust.trim().parse()?,
             kernel: kernel().context("the version of the kernel is not known")?,
-            flushes: same && has_capability(&status, CAP_SYS_RESOURCE),
+            flushes: same && has_capability(&status, "CapEff", CAP_SYS_RESOURCE),
         })
     }
 }
@@ -155,26 +156,9 @@ fn kernel() -> Option<(u32, u32)> {
     version(uname().release().to_str().ok()?)
 }
 
-/// The first two numbers of the version of a kernel.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers =
-        release.split(|letter: char| !letter.is_ascii_digit()).map(|number| number.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
-}
-
 /// Whether a process has locked all: what is mapped counts, of which a part is resident (proc_pid_status(5)).
 fn is_locked(status: &str) -> Option<bool> {
-    let kib = |name| field(status, name)?.strip_suffix("kB")?.trim().parse::<u64>().ok();
-    Some(kib("VmLck")? >= kib("VmRSS")?)
-}
-
-fn has_capability(status: &str, capability: u32) -> bool {
-    let set = field(status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
-    set.is_some_and(|set| set >> capability & 1 == 1)
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    Some(bytes_of(status, "VmLck")? >= bytes_of(status, "VmRSS")?)
 }
 
 #[cfg(test)]
@@ -225,7 +209,8 @@ mod tests {
             [false, false, true, true].map(Some)
         );
         assert_eq!(is_locked("Name:\tkthreadd\n"), None);
-        assert!(has_capability(&status(0), 24) && !has_capability(&status(0), 25));
+        let has = |capability| has_capability(&status(0), "CapEff", capability);
+        assert!(has(24) && !has(25));
         assert_eq!(
             ["6.12.9-amd64", "6.1", "5.19-rc1", "x"].map(version),
             [Some((6, 12)), Some((6, 1)), Some((5, 19)), None]

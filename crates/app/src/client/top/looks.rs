@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use spillway_export::control::{AttributeRow, ControlReply, DeviceRow, Operation, Shown};
+use spillway_export::control::{DeviceRow, Operation, Shown};
 
 use super::sample::{DeviceKey, ObservedDevice, Sample};
-use crate::client::connection::{Connection, unexpected};
+use crate::client::connection::Connection;
 use crate::client::listing::{LOOK_PATIENCE, ServerAnswer, Servers, Silence};
 use crate::exit::Failure;
 use crate::runtime_folder::RuntimeFolder;
@@ -125,7 +125,7 @@ fn answer(
         let known = before.get(&(server, row.name.clone())).filter(|known| known.row.stack == row.stack);
         let attributes = match known.filter(|known| !known.attributes.is_empty()) {
             Some(known) => known.attributes.clone(),
-            None => attributes(connection, &row.name)?,
+            None => unless_refused(connection.attributes(&row.name))?.into(),
         };
         let get = Operation::Get { device: row.name.clone(), attribute: None, from: None };
         let values = values(connection, &get)?;
@@ -136,27 +136,14 @@ fn answer(
 
 /// Values by name; none of a device that has ended since it was listed.
 fn values(connection: &mut Connection, question: &Operation) -> Result<BTreeMap<String, Shown>> {
-    match unless_refused(connection.ask(question))? {
-        None => Ok(BTreeMap::new()),
-        Some(ControlReply::Values(values)) => {
-            Ok(values.into_iter().map(|shown| (shown.name.clone(), shown)).collect())
-        }
-        Some(other) => Err(unexpected(&other)),
-    }
+    let values = unless_refused(connection.values(question))?;
+    Ok(values.into_iter().map(|shown| (shown.name.clone(), shown)).collect())
 }
 
-fn attributes(connection: &mut Connection, device: &str) -> Result<Rc<[AttributeRow]>> {
-    match unless_refused(connection.ask(&Operation::Attributes { device: device.to_owned() }))? {
-        None => Ok(Rc::default()),
-        Some(ControlReply::Attributes(rows)) => Ok(rows.into()),
-        Some(other) => Err(unexpected(&other)),
-    }
-}
-
-fn unless_refused(reply: Result<ControlReply>) -> Result<Option<ControlReply>> {
-    match reply {
-        Err(error) if error.is::<Failure>() => Ok(None),
-        reply => reply.map(Some),
+fn unless_refused<T: Default>(answer: Result<T>) -> Result<T> {
+    match answer {
+        Err(error) if error.is::<Failure>() => Ok(T::default()),
+        answer => answer,
     }
 }
 

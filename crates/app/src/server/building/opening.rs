@@ -114,7 +114,6 @@ fn open(backing: &BackingDevice) -> Result<OpenStorage, Error> {
 #[cfg(test)]
 mod tests {
     use spillway_io::WorkersOptions;
-    use spillway_layers::open_context::Remote;
 
     use super::*;
     use crate::scratch::Scratch;
@@ -124,14 +123,8 @@ mod tests {
     fn a_backing_device_is_opened_while_its_device_goes_on() {
         let scratch = Scratch::new("opening-later");
         let path = scratch.path().join("spill");
-        let backing = BackingDevice {
-            role: "spill",
-            path,
-            create: Some(1 << 20),
-            read_only: false,
-            mapped: false,
-            remote: Remote::default(),
-        };
+        let backing =
+            BackingDevice { role: "spill", path, create: Some(1 << 20), ..BackingDevice::default() };
         let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
         let opener = StackOpener::new(&workers, &Budget::new(64 << 20), Trusts::default());
         let answer = (opener.context("x").open_file)(&backing);
@@ -143,14 +136,7 @@ mod tests {
     fn a_backing_device_that_may_be_made_is_made_and_another_is_not() {
         let scratch = Scratch::new("opening");
         let path = scratch.path().join("spill");
-        let backing = BackingDevice {
-            role: "spill",
-            path,
-            create: None,
-            read_only: false,
-            mapped: false,
-            remote: Remote::default(),
-        };
+        let backing = BackingDevice { role: "spill", path, ..BackingDevice::default() };
         let refusal = open(&backing).err().expect("it does not exist");
         assert!(refusal.message().contains("does not exist") && !backing.path.exists(), "{refusal}");
         let made = open(&BackingDevice { create: Some(1 << 20), ..backing.clone() }).unwrap();

@@ -42,7 +42,7 @@ fn who_waits_begins_when_nobody_is_at_work_on_its_range() {
 }
 
 fn bites(mutant: &str) {
-    finds(mutant, "sync::range_set::threads::who_waits_begins_when_nobody_is_at_work_on_its_range");
+    finds(mutant, who_waits_begins_when_nobody_is_at_work_on_its_range);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn turns_that_are_given_up_are_in_nobodys_way() {
 }
 
 fn turns_bite(mutant: &str) {
-    finds(mutant, "sync::range_set::threads::who_has_a_turn_finds_its_range_clear_and_everybody_ends");
+    finds(mutant, who_has_a_turn_finds_its_range_clear_and_everybody_ends);
 }
 
 #[test]
@@ -142,6 +142,5 @@ fn who_holds_a_range_alone_is_alone_and_everybody_ends() {
 
 #[test]
 fn the_checker_finds_one_who_holds_a_range_alone_without_a_word() {
-    let model = "sync::range_set::threads::who_holds_a_range_alone_is_alone_and_everybody_ends";
-    finds("range set: leave without a word", model);
+    finds("range set: leave without a word", who_holds_a_range_alone_is_alone_and_everybody_ends);
 }

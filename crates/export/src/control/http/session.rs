@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
-use spillway_core::{Answer, Error, IoBuf, work};
+use spillway_core::{Answer, Error, work};
 
 use super::super::catalog::Catalog;
 use super::super::message::{ControlReply, Operation};
@@ -172,10 +172,6 @@ impl Session for HttpSession {
         assert!(left < bytes.len(), "{left} bytes are left of {} that a request ended in", bytes.len());
         self.bytes.clear();
         bytes.len() - left
-    }
-
-    fn returned(&mut self, _buf: IoBuf, _filled: usize) {
-        unreachable!("an HTTP session never asks for a payload");
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {

@@ -1,11 +1,11 @@
 //! The kernel's side of a conversation, and a driver in one.
 
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
+use std::task::Context;
 
 use spillway_core::IoBuf;
+use spillway_core::contract::Wakes;
 use spillway_core::exchange::Exchange;
-use spillway_core::sync::{AtomicUsize, Ordering};
 
 use super::super::wire::{self, Fields, Header, ROOT, opcode};
 use super::super::{Config, FuseSession, MESSAGE_LEN_MAX, Tree};
@@ -15,15 +15,6 @@ pub(super) const THREAD: u32 = 77;
 
 /// A reply: an errno or 0, and what follows.
 pub(super) type Got = (i32, Vec<u8>);
-
-#[derive(Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 /// A kernel with one reader behind it.
 pub(super) struct Kernel {
@@ -53,8 +44,7 @@ impl Kernel {
 
     /// Lets pending requests progress.
     pub(super) fn poll(&mut self) {
-        let waker = Waker::from(self.wakes.clone());
-        self.session.poll(&mut Context::from_waker(&waker));
+        self.session.poll(&mut Context::from_waker(&self.wakes.waker()));
     }
 
     /// The next reply: number, errno and what follows.
@@ -71,7 +61,7 @@ impl Kernel {
 
     /// Times that the task was woken.
     pub(super) fn wakes(&self) -> usize {
-        self.wakes.0.load(Ordering::SeqCst)
+        self.wakes.count()
     }
 
     /// Sends a message whose answer comes at once.

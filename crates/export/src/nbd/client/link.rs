@@ -91,14 +91,6 @@ impl Link {
         }
     }
 
-    pub(super) fn export(&self) -> &str {
-        &self.settings.export
-    }
-
-    pub(super) fn coarse_now(&self) -> Duration {
-        self.env.coarse_now()
-    }
-
     /// Bytes of the export, as the server said last.
     pub(super) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
@@ -111,7 +103,7 @@ impl Link {
     /// How it is, for people.
     pub(super) fn connection(&self) -> ConnectionStatus {
         let unflushed = self.journal.lock().bytes();
-        let shown = self.health.connection(self.coarse_now());
+        let shown = self.health.connection(self.env.coarse_now());
         // How long that lasts counts from the loss on, also once calls fail.
         let fails =
             self.is_failing() && shown.state == ConnectionStatus::STATES[ServerState::Silent as usize];
@@ -122,7 +114,7 @@ impl Link {
     /// It is lost, or there again.
     pub(super) fn set_up(&self, up: bool) {
         let state = if up { ServerState::Up } else { ServerState::Silent };
-        self.health.enter(state, self.coarse_now());
+        self.health.enter(state, self.env.coarse_now());
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -202,7 +194,7 @@ impl Link {
 
     /// The server has no room for a change.
     pub(super) fn refused(&self) {
-        if self.health.refused(self.coarse_now()) {
+        if self.health.refused(self.env.coarse_now()) {
             tracing::error!(
                 "{}: the server has no room: writes that need more fail (ENOSPC). Make room there; what is dirty in a cache is tried again \
                  until then",
@@ -213,7 +205,7 @@ impl Link {
 
     /// Looks whether the server has not refused anything for long enough.
     pub(super) fn look_for_room(&self) {
-        if self.health.regains_room(self.coarse_now()) {
+        if self.health.regains_room(self.env.coarse_now()) {
             let (address, seconds) = (&self.settings.address, ROOM_AFTER.as_secs());
             tracing::warn!("{address}: the server has refused no write for {seconds} s");
         }

@@ -52,7 +52,7 @@ pub(super) async fn connect(
 ) -> Result<ConnectedRound, String> {
     let round = looked_after(link, link.begin_round()).await;
     let described = connect_channel(link, dial, 0, round, patience).await?;
-    let wanted = if described.has(flag::CAN_MULTI_CONN) { link.channel_count() } else { 1 };
+    let wanted = if described.has(flag::CAN_MULTI_CONN) { link.channels.len() } else { 1 };
     let mut active = 1;
     while active < wanted {
         match connect_channel(link, dial, active, round, patience).await {

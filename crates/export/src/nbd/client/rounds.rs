@@ -210,9 +210,4 @@ impl Link {
     pub(super) fn active(&self) -> usize {
         self.active.load(Ordering::Acquire)
     }
-
-    /// Connections that may be made.
-    pub(super) fn channel_count(&self) -> usize {
-        self.channels.len()
-    }
 }

@@ -5,7 +5,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use spillway_core::session::{Intake, Output, Session};
-use spillway_core::{IoBuf, work};
+use spillway_core::work;
 
 use super::channel::ChannelWork;
 use super::link::Link;
@@ -44,7 +44,7 @@ impl ClientSession {
     /// The session of that channel of the link, in that round of connections.
     pub(super) fn new(link: Arc<Link>, channel: usize, round: u64) -> Self {
         link.session_begins(channel, round);
-        let stage = Stage::Negotiating(Negotiation::new(link.export(), link.settings.tls.is_some()));
+        let stage = Stage::Negotiating(Negotiation::new(&link.settings.export, link.settings.tls.is_some()));
         Self {
             link,
             channel,
@@ -92,7 +92,7 @@ impl ClientSession {
     /// Sends what waits in the channel.
     fn take_calls(&mut self) {
         let Stage::Transmitting(transmission) = &mut self.stage else { return };
-        let now = self.link.coarse_now();
+        let now = self.link.env.coarse_now();
         while self.output.len() < UNSENT_MAX && transmission.pending() < PENDING_MAX && !work::spent() {
             match self.link.take(self.channel, self.round) {
                 ChannelWork::Call(call) => {
@@ -113,7 +113,7 @@ impl ClientSession {
 
     fn is_late(&self, deadline: Duration) -> bool {
         let Stage::Transmitting(transmission) = &self.stage else { return false };
-        transmission.oldest().is_some_and(|oldest| self.link.coarse_now() > oldest + deadline)
+        transmission.oldest().is_some_and(|oldest| self.link.env.coarse_now() > oldest + deadline)
     }
 }
 
@@ -148,10 +148,6 @@ impl Session for ClientSession {
             self.end(why);
         }
         at
-    }
-
-    fn returned(&mut self, _buf: IoBuf, _filled: usize) {
-        unreachable!("no buffer was lent");
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {

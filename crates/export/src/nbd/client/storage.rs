@@ -152,15 +152,6 @@ impl Storage for NbdOrigin {
         Box::pin(async move { access.link.renew().await })
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    /// Each write answers for itself.
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn connection(&self) -> ConnectionStatus {
         self.access.link.connection()
     }

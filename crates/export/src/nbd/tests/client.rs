@@ -144,13 +144,7 @@ impl Client {
     }
 
     fn read(&mut self) {
-        let output = self.session.output();
-        let mut slices = Vec::new();
-        output.gather(&mut slices, usize::MAX);
-        slices.iter().for_each(|slice| self.received.extend(slice.iter()));
-        drop(slices);
-        let len = output.len();
-        output.advance(len);
+        self.received.extend(self.session.output().take());
     }
 
     /// The next bytes that the session sent.

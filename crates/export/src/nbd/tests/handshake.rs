@@ -231,9 +231,7 @@ fn tls_begins_right_behind_the_option_and_makes_all_before_it_void() {
         // Contexts need structured replies, which were agreed on before.
         let selected = option(opt::SET_META_CONTEXT, &queries("disk", &["base:allocation"]));
         assert_eq!(session.receive(&[&selected[..], &start].concat()), selected.len() + start.len());
-        let mut slices = Vec::new();
-        session.output().gather(&mut slices, usize::MAX);
-        let said: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+        let said = session.output().take();
         let refusals = said.windows(4).filter(|word| *word == rep::ERR_INVALID.to_be_bytes());
         assert_eq!(refusals.count(), 2, "{said:?}");
         assert!(!session.starts_tls(), "TLS begins once");

@@ -157,17 +157,15 @@ fn a_queue_that_is_asked_to_end_answers_what_it_has_taken() {
     });
 }
 
-const ARMING: &str =
-    "vhost_user::tests::threads::a_request_that_is_added_while_the_queue_arms_itself_is_answered";
-const ANSWERING: &str =
-    "vhost_user::tests::threads::answers_that_come_together_or_late_interrupt_who_waits_for_the_first";
-
 #[test]
 fn the_checker_finds_a_queue_that_arms_itself_without_another_look() {
-    finds("ring: arm without another look", ARMING);
+    finds("ring: arm without another look", a_request_that_is_added_while_the_queue_arms_itself_is_answered);
 }
 
 #[test]
 fn the_checker_finds_a_ring_that_asks_for_its_last_answer_alone() {
-    finds("ring: ask for the last answer alone", ANSWERING);
+    finds(
+        "ring: ask for the last answer alone",
+        answers_that_come_together_or_late_interrupt_who_waits_for_the_first,
+    );
 }

@@ -30,10 +30,6 @@ impl Storage for Picky {
         ALIGNMENT
     }
 
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         check(&buf);
         self.0.read(at, buf, done)

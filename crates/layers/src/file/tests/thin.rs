@@ -33,14 +33,6 @@ impl Storage for Thin {
         Geometry { discards: true, fast_zeroes: false, ..self.disk.geometry() }
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         self.disk.read(at, buf, done)
     }

@@ -48,11 +48,10 @@ fn a_discard_waits_for_write_back_and_no_longer() {
 
 #[test]
 fn the_checker_finds_waits_for_what_has_been() {
-    for model in ["a_discard_waits_for_a_read", "a_read_waits_for_another", "a_discard_waits_for_write_back"]
-    {
-        let model = format!("page_cache::threads::waits::{model}_and_no_longer");
-        finds("changes: read the number after the look", &model);
-    }
+    let mutant = "changes: read the number after the look";
+    finds(mutant, a_discard_waits_for_a_read_and_no_longer);
+    finds(mutant, a_read_waits_for_another_and_no_longer);
+    finds(mutant, a_discard_waits_for_write_back_and_no_longer);
 }
 
 /// Nobody asks for it: it ages, though the timer has just found nothing to wait for.
@@ -81,14 +80,10 @@ fn what_becomes_dirty_as_the_timer_ends_is_written_back() {
 
 #[test]
 fn the_checker_finds_a_timer_that_ends_too_soon() {
-    finds(
-        "timer: look before it ends",
-        "page_cache::threads::waits::what_becomes_dirty_as_the_timer_ends_is_written_back",
-    );
+    finds("timer: look before it ends", what_becomes_dirty_as_the_timer_ends_is_written_back);
 }
 
 #[test]
 fn the_checker_finds_a_batch_without_what_others_wait_for() {
-    let model = "page_cache::threads::what_is_forced_below_is_there";
-    finds("page_cache: take for all who wait what one of them needs", model);
+    finds("page_cache: take for all who wait what one of them needs", what_is_forced_below_is_there);
 }

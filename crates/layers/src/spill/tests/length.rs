@@ -54,14 +54,6 @@ impl Storage for Short {
         Answer::Done(Ok(()))
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         self.assert_has(at, buf.len() - done);
         self.disk.read(at, buf, done)

@@ -5,32 +5,21 @@ use spillway_sim::disk::{Call, Effect, Fault};
 use super::*;
 
 /// A device that fails to write a part of it.
-struct Bad {
-    below: Arc<dyn BlockDevice>,
-    at: ByteRange,
-    kind: Kind,
-}
-
-impl BlockDevice for Bad {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
+fn bad(below: Arc<dyn BlockDevice>, at: ByteRange, kind: Kind) -> Arc<dyn BlockDevice> {
+    by_way_of(below, move |below, request| {
         let end = |range: ByteRange| range.offset + range.len;
-        let hit = request.range.offset < end(self.at) && self.at.offset < end(request.range);
+        let hit = request.range.offset < end(at) && at.offset < end(request.range);
         match request.op == Op::Write && hit {
-            true => Answer::Done(request.answer(Err(self.kind))),
-            false => self.below.submit(request),
+            true => Answer::Done(request.answer(Err(kind))),
+            false => below.submit(request),
         }
-    }
+    })
 }
 
 /// A cache of 254 blocks whose first 16 cannot be written; best fit takes blocks in order.
 fn damaged(house: &House, kind: Kind) -> Arc<WriteCache> {
     let at = ByteRange::new(8192, 16 * BLOCK as u64);
-    let bad = Arc::new(Bad { below: house.device(1), at, kind });
-    house.open_over(&config(), house.device(0), bad).unwrap().0
+    house.open_over(&config(), house.device(0), bad(house.device(1), at, kind)).unwrap().0
 }
 
 fn try_write(house: &House, cache: &Arc<WriteCache>, block: u64) -> Result<(), Kind> {
@@ -91,7 +80,7 @@ fn a_cache_of_bad_blocks_only_is_bypassed() {
 fn a_cache_over_an_origin_that_fails_still_commits_what_it_acknowledged() {
     let house = House::new(4 << 20, 1 << 20);
     let at = ByteRange::new(0, 4 << 20);
-    let origin = Arc::new(Bad { below: house.device(0), at, kind: Kind::NoSpace });
+    let origin = bad(house.device(0), at, Kind::NoSpace);
     let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
     house.write(&cache, 0, 1, 8);
     house.flush(&cache);

@@ -184,27 +184,16 @@ impl BlockDevice for Plain {
     }
 }
 
-/// An origin that never answers zeroes.
-struct Stuck(Arc<dyn BlockDevice>);
-
-impl BlockDevice for Stuck {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        match request.op {
-            Op::WriteZeroes => Answer::pending(std::future::pending()),
-            _ => self.0.submit(request),
-        }
-    }
-}
-
 /// Write-back looked while a discard had the only dirty blocks. Nothing else happens once the discard is withdrawn.
 #[test]
 fn a_drain_goes_on_once_a_discard_that_was_in_its_way_is_withdrawn() {
     let house = House::new(1 << 20, 1 << 20);
-    let cache = house.open_over(&config(), Arc::new(Stuck(house.device(0))), house.device(1)).unwrap().0;
+    // It never answers zeroes.
+    let origin = by_way_of(house.device(0), |below, request| match request.op {
+        Op::WriteZeroes => Answer::pending(std::future::pending()),
+        _ => below.submit(request),
+    });
+    let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
     house.write(&cache, 100, 2, 10);
     house.flush(&cache);
     let (env, device) = (house.world.clone(), cache.clone());

@@ -4,35 +4,22 @@ use spillway_core::buffer::Buffers;
 
 use super::*;
 
-/// A device that tells how much memory the buffers of requests under way have, at most.
-struct Weighing {
-    below: Arc<dyn BlockDevice>,
-    now: Arc<AtomicU64>,
-    most: Arc<AtomicU64>,
-}
-
-impl BlockDevice for Weighing {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        let (bytes, now) = (request.buf.capacity() as u64, self.now.clone());
-        self.most.fetch_max(now.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
-        let answer = self.below.submit(request);
-        Answer::pending(async move {
-            let reply = answer.await;
-            now.fetch_sub(bytes, Ordering::Relaxed);
-            reply
-        })
-    }
-}
-
-/// A cache over disks that are weighed together, and the most that was found.
+/// A cache over two disks, and how much memory the buffers of their requests under way have, at most.
 fn weighed(house: &House, config: &Config) -> (Arc<WriteCache>, Arc<AtomicU64>) {
     let (now, most): (Arc<AtomicU64>, Arc<AtomicU64>) = Default::default();
-    let [origin, cache] = [0, 1]
-        .map(|disk| Arc::new(Weighing { below: house.device(disk), now: now.clone(), most: most.clone() }));
+    let [origin, cache] = [0, 1].map(|disk| {
+        let (now, most) = (now.clone(), most.clone());
+        by_way_of(house.device(disk), move |below, request| {
+            let (bytes, now) = (request.buf.capacity() as u64, now.clone());
+            most.fetch_max(now.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
+            let answer = below.submit(request);
+            Answer::pending(async move {
+                let reply = answer.await;
+                now.fetch_sub(bytes, Ordering::Relaxed);
+                reply
+            })
+        })
+    });
     (house.open_over(config, origin, cache).unwrap().0, most)
 }
 

@@ -38,6 +38,6 @@ fn the_superblock_has_a_size_before_a_client() {
 fn the_checker_finds_a_size_that_is_shown_early() {
     finds(
         "write_cache: show the new size before the superblock has it",
-        "write_cache::threads::growing::the_superblock_has_a_size_before_a_client",
+        the_superblock_has_a_size_before_a_client,
     );
 }

@@ -80,10 +80,7 @@ fn what_hides_an_older_version_is_not_cleared_with_it() {
 
 #[test]
 fn the_checker_finds_two_versions_that_are_cleared_together() {
-    finds(
-        "write_cache: clear all versions at once",
-        "write_cache::threads::parts::what_hides_an_older_version_is_not_cleared_with_it",
-    );
+    finds("write_cache: clear all versions at once", what_hides_an_older_version_is_not_cleared_with_it);
 }
 
 fn clear_some(journal: &Journal, clear: &[AtomicBool]) {
@@ -144,10 +141,7 @@ fn what_is_being_bypassed_is_not_written_back() {
 
 #[test]
 fn the_checker_finds_write_back_beside_what_bypasses() {
-    finds(
-        "write_cache: write back what is being bypassed",
-        "write_cache::threads::parts::what_is_being_bypassed_is_not_written_back",
-    );
+    finds("write_cache: write back what is being bypassed", what_is_being_bypassed_is_not_written_back);
 }
 
 /// Write-back passes over a range that is being let go: the one who lets go of it knows.
@@ -173,7 +167,7 @@ fn who_lets_go_of_a_range_knows_that_it_was_passed_over() {
 fn the_checker_finds_a_range_that_is_passed_over_after_it_was_let_go() {
     finds(
         "write_cache: pass over a range that was let go before the note",
-        "write_cache::threads::parts::who_lets_go_of_a_range_knows_that_it_was_passed_over",
+        who_lets_go_of_a_range_knows_that_it_was_passed_over,
     );
 }
 
@@ -181,7 +175,7 @@ fn the_checker_finds_a_range_that_is_passed_over_after_it_was_let_go() {
 fn the_checker_finds_an_early_look_at_the_superblock() {
     finds(
         "write_cache: ask what is visible before the lock",
-        "write_cache::threads::parts::what_a_commit_replaces_beside_write_back_is_stale",
+        what_a_commit_replaces_beside_write_back_is_stale,
     );
 }
 
@@ -189,6 +183,6 @@ fn the_checker_finds_an_early_look_at_the_superblock() {
 fn the_checker_finds_a_mark_in_a_generation_that_is_clear() {
     finds(
         "write_cache: mark a block in a generation that may be clear",
-        "write_cache::threads::parts::nothing_is_clear_before_its_generation_is",
+        nothing_is_clear_before_its_generation_is,
     );
 }

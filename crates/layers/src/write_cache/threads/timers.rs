@@ -50,10 +50,10 @@ fn every_block_becomes_too_old() {
 
 #[test]
 fn the_checker_finds_a_look_before_the_timer_of_commits_ends() {
-    finds("timer: look before it ends", "write_cache::threads::timers::every_write_is_committed_in_time");
+    finds("timer: look before it ends", every_write_is_committed_in_time);
 }
 
 #[test]
 fn the_checker_finds_a_look_before_the_timer_of_ages_ends() {
-    finds("timer: look before it ends", "write_cache::threads::timers::every_block_becomes_too_old");
+    finds("timer: look before it ends", every_block_becomes_too_old);
 }

@@ -31,10 +31,6 @@ impl Env for Idle {
         self.0.now()
     }
 
-    fn coarse_now(&self) -> Duration {
-        self.0.coarse_now()
-    }
-
     /// The clock of these threads stands: sleeping is looking again at once.
     fn sleep(&self, _duration: Duration) -> spillway_core::LocalFuture<()> {
         yield_once()

@@ -3,7 +3,7 @@
 use spillway_core::storage::Moved;
 use spillway_core::sync::Unseen;
 use spillway_core::sync::shuttle::future::yield_now;
-use spillway_core::{Answer, Extent, FallocateMode, Geometry, OpenStorage, Storage, Works};
+use spillway_core::{Answer, FallocateMode, Geometry, OpenStorage, Storage, Works};
 
 use super::spilling::{noise, on_thread, verify, write_back};
 use super::*;
@@ -54,14 +54,6 @@ impl Storage for Open {
         Geometry::in_memory(self.0.bytes.lock().len() as u64)
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
-    fn direct(&self) -> bool {
-        true
-    }
-
     fn read(&self, at: u64, mut buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         let disk = self.0.clone();
         Box::pin(async move {
@@ -93,10 +85,6 @@ impl Storage for Open {
             disk.bytes.lock()[range.offset as usize..][..range.len as usize].fill(0);
             Ok(())
         })
-    }
-
-    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        Answer::Done(Ok(vec![Extent::stored(range.len)]))
     }
 }
 
@@ -192,13 +180,10 @@ fn a_file_that_is_let_go_is_free() {
 
 #[test]
 fn a_model_of_attaching_finds_a_size_that_comes_while_a_file_is_opened() {
-    finds(
-        "zram: set a size while a spill file is attached",
-        "attaching::a_device_with_a_size_keeps_its_file",
-    );
+    finds("zram: set a size while a spill file is attached", a_device_with_a_size_keeps_its_file);
 }
 
 #[test]
 fn a_model_of_attaching_finds_a_file_that_still_says_it_is_in_use() {
-    finds("zram: let go of a spill file that says it is in use", "attaching::a_file_that_is_let_go_is_free");
+    finds("zram: let go of a spill file that says it is in use", a_file_that_is_let_go_is_free);
 }

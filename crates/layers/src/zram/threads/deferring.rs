@@ -51,7 +51,7 @@ fn a_deferred_page_is_whole_under_a_writer_a_reader_and_what_compresses_it() {
 fn the_checker_finds_a_page_that_is_overwritten_while_it_is_compressed() {
     finds(
         "zram: overwrite what is picked",
-        "deferring::a_deferred_page_is_whole_under_a_writer_a_reader_and_what_compresses_it",
+        a_deferred_page_is_whole_under_a_writer_a_reader_and_what_compresses_it,
     );
 }
 
@@ -59,7 +59,7 @@ fn the_checker_finds_a_page_that_is_overwritten_while_it_is_compressed() {
 fn the_checker_finds_a_deferred_page_that_is_published_over_a_newer_write() {
     finds(
         "zram: publish over a newer write",
-        "deferring::a_deferred_page_is_whole_under_a_writer_a_reader_and_what_compresses_it",
+        a_deferred_page_is_whole_under_a_writer_a_reader_and_what_compresses_it,
     );
 }
 
@@ -91,7 +91,7 @@ fn every_page_that_was_deferred_before_a_lap_is_compressed_at_its_end() {
 fn the_checker_finds_a_page_that_is_noted_before_it_is_there() {
     finds(
         "zram: note a deferred page before it is there",
-        "deferring::every_page_that_was_deferred_before_a_lap_is_compressed_at_its_end",
+        every_page_that_was_deferred_before_a_lap_is_compressed_at_its_end,
     );
 }
 

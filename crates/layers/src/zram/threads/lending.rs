@@ -46,5 +46,5 @@ fn a_lent_read_is_whole_or_withdrawn_for_good() {
 
 #[test]
 fn the_checker_finds_a_read_that_goes_on_after_it_was_withdrawn() {
-    finds("zram: a withdrawn read goes on", "lending::a_lent_read_is_whole_or_withdrawn_for_good");
+    finds("zram: a withdrawn read goes on", a_lent_read_is_whole_or_withdrawn_for_good);
 }

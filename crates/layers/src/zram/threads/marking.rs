@@ -50,5 +50,5 @@ fn a_mark_changes_beside_whoever_holds_its_slot() {
 
 #[test]
 fn the_checker_finds_a_mark_that_is_changed_under_its_holder() {
-    finds("word locks: change what is locked", "marking::a_mark_changes_beside_whoever_holds_its_slot");
+    finds("word locks: change what is locked", a_mark_changes_beside_whoever_holds_its_slot);
 }

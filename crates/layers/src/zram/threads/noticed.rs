@@ -16,7 +16,7 @@ macro_rules! noticed {
 
             $(
                 #[test]
-                fn $finds() {
+                pub(super) fn $finds() {
                     every_order(ORDERS, $module::$test);
                 }
             )*
@@ -25,7 +25,7 @@ macro_rules! noticed {
         $(
             #[test]
             fn $finds() {
-                finds($mutant, concat!("noticed::models::", stringify!($finds)));
+                finds($mutant, models::$finds);
             }
         )*
     };

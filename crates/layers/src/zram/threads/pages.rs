@@ -42,7 +42,7 @@ fn no_slot_is_lost_with_the_page_of_its_neighbours() {
 fn the_checker_finds_a_page_that_is_entered_while_it_goes_back() {
     finds(
         "zram: let threads enter a page of slots that goes back",
-        "pages::no_slot_is_lost_with_the_page_of_its_neighbours",
+        no_slot_is_lost_with_the_page_of_its_neighbours,
     );
 }
 
@@ -111,7 +111,7 @@ fn no_page_of_slots_is_resident_that_nobody_is_charged_for() {
 fn the_checker_finds_a_page_that_stays_resident() {
     finds(
         "zram: keep a page that was touched after it went back",
-        "pages::no_page_of_slots_is_resident_that_nobody_is_charged_for",
+        no_page_of_slots_is_resident_that_nobody_is_charged_for,
     );
 }
 

@@ -56,5 +56,5 @@ fn a_write_survives_recompression() {
 
 #[test]
 fn the_model_of_recompression_finds_what_is_published_over_a_newer_write() {
-    finds("zram: publish over a newer write", "recompressing::a_write_survives_recompression");
+    finds("zram: publish over a newer write", a_write_survives_recompression);
 }

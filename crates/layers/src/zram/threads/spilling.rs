@@ -237,63 +237,48 @@ fn a_reset_leaves_nothing_of_what_is_under_way() {
 
 #[test]
 fn a_model_of_spilling_finds_what_is_published_over_a_newer_write() {
-    finds("zram: publish over a newer write", "spilling::a_write_survives_that_its_page_is_spilled");
+    finds("zram: publish over a newer write", a_write_survives_that_its_page_is_spilled);
 }
 
 #[test]
 fn a_model_of_spilling_finds_a_cell_that_both_sides_free() {
-    finds("zram: free what was picked", "spilling::a_write_survives_that_its_page_is_spilled");
+    finds("zram: free what was picked", a_write_survives_that_its_page_is_spilled);
 }
 
 #[test]
 fn a_model_of_spilling_finds_what_is_brought_back_over_a_newer_write() {
-    finds(
-        "zram: bring back what was replaced meanwhile",
-        "spilling::a_spilled_page_is_whole_while_it_is_replaced",
-    );
+    finds("zram: bring back what was replaced meanwhile", a_spilled_page_is_whole_while_it_is_replaced);
 }
 
 #[test]
 fn a_model_of_spilling_finds_a_segment_that_is_used_again_while_it_is_read() {
-    finds("spill: free a segment that is read", "spilling::a_spilled_page_is_whole_while_it_is_replaced");
+    finds("spill: free a segment that is read", a_spilled_page_is_whole_while_it_is_replaced);
 }
 
 #[test]
 fn a_model_of_spilling_finds_a_segment_that_is_pinned_too_late() {
-    finds(
-        "zram: unlock a slot before its segment is pinned",
-        "spilling::a_spilled_page_is_whole_while_it_is_replaced",
-    );
+    finds("zram: unlock a slot before its segment is pinned", a_spilled_page_is_whole_while_it_is_replaced);
 }
 
 #[test]
 fn a_model_of_spilling_finds_a_segment_that_is_freed_by_both() {
-    finds(
-        "spill: free a segment by both who leave it",
-        "spilling::a_spilled_page_is_whole_while_it_is_replaced",
-    );
+    finds("spill: free a segment by both who leave it", a_spilled_page_is_whole_while_it_is_replaced);
 }
 
 #[test]
 fn a_model_of_spilling_finds_an_old_record_that_is_moved_over_a_newer_one() {
-    finds(
-        "zram: move an old record over a newer one",
-        "spilling::a_record_is_moved_beside_writers_and_readers",
-    );
+    finds("zram: move an old record over a newer one", a_record_is_moved_beside_writers_and_readers);
 }
 
 #[test]
 fn a_model_of_spilling_finds_a_record_that_is_released_before_its_copy_is_named() {
-    finds(
-        "spill: release a record before its copy is named",
-        "spilling::a_record_is_moved_beside_writers_and_readers",
-    );
+    finds("spill: release a record before its copy is named", a_record_is_moved_beside_writers_and_readers);
 }
 
 #[test]
 fn a_model_of_spilling_finds_a_run_with_a_codec_that_a_reset_took_away() {
     finds(
         "zram: recompress with a codec that a reset took away",
-        "spilling::a_reset_leaves_nothing_of_what_is_under_way",
+        a_reset_leaves_nothing_of_what_is_under_way,
     );
 }

@@ -18,14 +18,6 @@ fn poll(session: &mut HttpSession) {
     session.poll(&mut Context::from_waker(Waker::noop()));
 }
 
-fn sent(session: &mut HttpSession) -> Vec<u8> {
-    let mut slices = Vec::new();
-    session.output().gather(&mut slices, usize::MAX);
-    let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
-    session.output().advance(bytes.len());
-    bytes
-}
-
 /// Gives the session all of `bytes` that it takes, as its driver does, and returns what it sends.
 fn fed(session: &mut HttpSession, mut bytes: &[u8], step: usize) -> Vec<u8> {
     let mut answers = Vec::new();
@@ -37,7 +29,7 @@ fn fed(session: &mut HttpSession, mut bytes: &[u8], step: usize) -> Vec<u8> {
         }
         let before = session.pending();
         poll(session);
-        answers.extend(sent(session));
+        answers.extend(session.output().take());
         if before > 0 && session.pending() > 0 {
             break;
         }

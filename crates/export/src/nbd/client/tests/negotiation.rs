@@ -44,14 +44,6 @@ impl Server {
     }
 }
 
-fn sent(out: &mut Output) -> Vec<u8> {
-    let mut slices = Vec::new();
-    out.gather(&mut slices, usize::MAX);
-    let bytes = slices.iter().flat_map(|slice| slice.to_vec()).collect();
-    out.clear();
-    bytes
-}
-
 /// Shakes hands, with the server's bytes in pieces of `piece`.
 fn shake_hands(server: &Server, piece: usize) -> Result<Described, String> {
     let (mut negotiation, mut out) = (Negotiation::new("x", false), Output::default());
@@ -66,7 +58,7 @@ fn shake_hands(server: &Server, piece: usize) -> Result<Described, String> {
                 NegotiationStep::StartTls => unreachable!("nobody asked for it"),
             }
         }
-        let asked = sent(&mut out);
+        let asked = out.take();
         let options = if asked.starts_with(&3u32.to_be_bytes()) { &asked[4..] } else { &asked[..] };
         let header = OptionHeader::decode(options).expect("an option is asked for");
         bytes = server.replies(header.option);
@@ -132,7 +124,7 @@ fn tls_is_asked_for_first_and_what_comes_with_the_answer_is_left() {
     let greeting = wire::greeting(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
     assert!(matches!(negotiation.receive(&greeting, &mut out), (18, NegotiationStep::More)));
     let option = |option: u32| OptionHeader { option, len: 0 }.encode().to_vec();
-    assert_eq!(sent(&mut out)[4..], option(opt::STARTTLS));
+    assert_eq!(out.take()[4..], option(opt::STARTTLS));
     let reply = |option: u32, reply: u32| OptionReplyHeader { option, reply, len: 0 }.encode().to_vec();
     let early = reply(opt::STRUCTURED_REPLY, rep::ACK);
     let answer = [reply(opt::STARTTLS, rep::ACK), early].concat();
@@ -141,7 +133,7 @@ fn tls_is_asked_for_first_and_what_comes_with_the_answer_is_left() {
         used == OptionReplyHeader::LEN && matches!(step, NegotiationStep::StartTls),
         "{used} bytes are taken"
     );
-    assert_eq!(sent(&mut out), option(opt::STRUCTURED_REPLY), "it goes through TLS");
+    assert_eq!(out.take(), option(opt::STRUCTURED_REPLY), "it goes through TLS");
     for (reply_kind, words) in
         [(rep::ERR_POLICY, "no TLS"), (rep::ERR_UNSUP, "no TLS"), (rep::SERVER, "protocol")]
     {

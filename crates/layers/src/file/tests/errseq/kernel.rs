@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::storage::Moved;
 use spillway_core::sync::{Mutex, WaitList};
-use spillway_core::{Answer, ByteRange, Extent, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
+use spillway_core::{ByteRange, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 pub(super) const BLOCK: u64 = 4096;
 pub(super) const BLOCKS: usize = 24;
@@ -101,10 +101,6 @@ impl Storage for Fake {
         Geometry { volatile: false, ..Geometry::in_memory(BLOCKS as u64 * BLOCK) }
     }
 
-    fn memory_alignment(&self) -> usize {
-        1
-    }
-
     fn direct(&self) -> bool {
         self.0.direct
     }
@@ -125,9 +121,5 @@ impl Storage for Fake {
 
     fn zero(&self, range: ByteRange, _mode: FallocateMode) -> LocalFuture<Result<(), Kind>> {
         Box::pin(self.0.clone().run(Call::Zero { at: (range.offset / BLOCK) as usize }))
-    }
-
-    fn extents(&self, range: ByteRange, _count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        Answer::Done(Ok(vec![Extent::stored(range.len)]))
     }
 }

@@ -49,28 +49,15 @@ fn what_stays_on_the_cache_device_is_counted() {
     assert_eq!(cache.core.what_stays(), None);
 }
 
-/// An origin whose writes are never answered.
-struct Silent(Arc<dyn BlockDevice>);
-
-impl BlockDevice for Silent {
-    fn geometry(&self) -> Geometry {
-        self.0.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        match request.op {
-            Op::Write => Answer::pending(std::future::pending()),
-            _ => self.0.submit(request),
-        }
-    }
-}
-
 /// What was flushed is on the cache device: an origin that is away keeps nobody.
 #[test]
 fn a_cache_over_an_origin_that_does_not_answer_ends() {
     for (option, value) in [("cleaner", "1"), ("drain", "1")] {
         let house = House::slow(1 << 26, 1 << 26);
-        let origin = Arc::new(Silent(house.device(0)));
+        let origin = by_way_of(house.device(0), |below, request| match request.op {
+            Op::Write => Answer::pending(std::future::pending()),
+            _ => below.submit(request),
+        });
         let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
         (0..40).for_each(|run| house.write(&cache, 100 * run, 1, 50));
         set(&cache, option, value).unwrap();

@@ -14,19 +14,10 @@ struct InFlight {
     most: [AtomicUsize; 2],
 }
 
-struct Watched {
-    below: Arc<dyn BlockDevice>,
-    counts: Arc<InFlight>,
-}
-
-impl BlockDevice for Watched {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        let (counts, op) = (self.counts.clone(), request.op);
-        let answer = self.below.submit(request);
+fn watched(below: Arc<dyn BlockDevice>, counts: Arc<InFlight>) -> Arc<dyn BlockDevice> {
+    by_way_of(below, move |below, request| {
+        let (counts, op) = (counts.clone(), request.op);
+        let answer = below.submit(request);
         let count = move |counts: &InFlight, by: fn(&AtomicUsize) -> usize| match op {
             Op::Read => by(&counts.reads),
             Op::Write => by(&counts.writes),
@@ -42,7 +33,7 @@ impl BlockDevice for Watched {
             count(&counts, |count| count.fetch_sub(1, Ordering::Relaxed));
             reply
         })
-    }
+    })
 }
 
 /// Every other block is dirty, so that each is a write of its own to the origin.
@@ -50,7 +41,7 @@ impl BlockDevice for Watched {
 fn writing_back_leaves_the_origin_to_reads() {
     let house = House::slow(32 << 20, 16 << 20);
     let counts = Arc::new(InFlight::default());
-    let origin = Arc::new(Watched { below: house.device(0), counts: counts.clone() });
+    let origin = watched(house.device(0), counts.clone());
     let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
     let dirty = || number(&cache, "dirty_blocks");
     (0..1500).for_each(|block| house.write(&cache, 2 * block, 1, 1));
@@ -83,35 +74,22 @@ fn writing_back_leaves_the_origin_to_reads() {
     assert!(counts.most[0].load(Ordering::Relaxed) > DEPTH_BESIDE_READS, "alone again");
 }
 
-/// An origin that answers no read from some time on.
-struct Mute {
-    below: Arc<dyn BlockDevice>,
-    is_mute: AtomicBool,
-}
-
-impl BlockDevice for Mute {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        match request.op {
-            Op::Read if self.is_mute.load(Ordering::Relaxed) => Answer::pending(std::future::pending()),
-            _ => self.below.submit(request),
-        }
-    }
-}
-
 /// Its server is away, perhaps for hours.
 #[test]
 fn reads_that_wait_for_the_origin_keep_nobody_from_a_commit() {
     let house = House::new(4 << 20, 4 << 20);
     let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
-    let origin = Arc::new(Mute { below: house.device(0), is_mute: AtomicBool::new(false) });
-    let (cache, _) = house.open_over(&still, origin.clone(), house.device(1)).unwrap();
+    // It answers no read from some time on.
+    let is_mute = Arc::new(AtomicBool::new(false));
+    let mute = is_mute.clone();
+    let origin = by_way_of(house.device(0), move |below, request| match request.op {
+        Op::Read if mute.load(Ordering::Relaxed) => Answer::pending(std::future::pending()),
+        _ => below.submit(request),
+    });
+    let (cache, _) = house.open_over(&still, origin, house.device(1)).unwrap();
     (0..8).for_each(|run| house.write(&cache, 64 * run, 1, 1));
     house.flush(&cache);
-    origin.is_mute.store(true, Ordering::Relaxed);
+    is_mute.store(true, Ordering::Relaxed);
     // Each of two hits, and of two stretches that the origin has.
     for nth in 0..4 {
         let read = Request::read(nth * (512 << 10), IoBuf::new(512 << 10));

@@ -3,6 +3,7 @@
 use super::*;
 use crate::zram::page::PAGE;
 use spillway_core::block_on;
+use spillway_core::contract::Wakes;
 use spillway_sim::world::World;
 use std::sync::atomic::AtomicUsize as Count;
 
@@ -72,22 +73,7 @@ use std::task::Context;
 
 /// Polls once, with a waker that counts its wakes.
 fn poll<T>(future: &mut std::pin::Pin<Box<impl Future<Output = T>>>, wakes: &Arc<Wakes>) -> Poll<T> {
-    future.as_mut().poll(&mut Context::from_waker(&Waker::from(wakes.clone())))
-}
-
-#[derive(Default)]
-struct Wakes(Count);
-
-impl std::task::Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-impl Wakes {
-    fn count(&self) -> usize {
-        self.0.load(Ordering::SeqCst)
-    }
+    future.as_mut().poll(&mut Context::from_waker(&wakes.waker()))
 }
 
 /// Uses the stream for some units of work.

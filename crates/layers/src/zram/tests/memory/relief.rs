@@ -292,10 +292,6 @@ impl Env for Watched {
         self.world.spawn_here(task);
     }
 
-    fn idle_workers(&self) -> usize {
-        0
-    }
-
     fn random(&self) -> u64 {
         self.world.random()
     }

@@ -40,10 +40,6 @@ impl Env for Busy {
         self.world.now()
     }
 
-    fn coarse_now(&self) -> Duration {
-        self.world.coarse_now()
-    }
-
     fn sleep(&self, duration: Duration) -> LocalFuture<()> {
         self.world.sleep(duration)
     }
