@@ -12,20 +12,10 @@ use spillway_core::test_clock::Clock;
 use super::super::call::{Body, Call, Effect};
 use super::super::link::Link;
 use super::super::session::ClientSession;
-use super::super::settings::Settings;
 use crate::nbd::wire::cmd;
 
 fn link(timeout: Option<Duration>) -> Arc<Link> {
-    let settings = Settings {
-        address: "nbd://host".to_owned(),
-        export: String::new(),
-        read_only: false,
-        timeout,
-        connections: 2,
-        tls: None,
-        journal_bytes: 0,
-    };
-    Arc::new(Link::new(Arc::new(Clock::default()), settings))
+    super::link(Arc::new(Clock::default()), timeout, 0)
 }
 
 /// A thread that comes to it late makes the session of a connection that nobody waits for any more.
