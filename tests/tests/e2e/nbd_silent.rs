@@ -1,14 +1,15 @@
 //! Servers of an origin that take each connection, and whose connections come to nothing.
 
 use std::fs;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use spillway_tests::raw::{command, errno};
-use spillway_tests::{Proxy, Scratch, Upstream, text, until};
+use spillway_tests::{Launch, Proxy, Scratch, Upstream, pattern, text, until};
 
-use crate::nbd_outage::{AGAIN, disk, lines};
+use crate::nbd_outage::{AGAIN, MIB, disk, file, flush, lines};
 
 /// What the log says at the end of the limit.
 const GIVEN_UP: &str = "no answer within --origin-timeout: requests fail";
@@ -88,4 +89,37 @@ fn a_request_that_is_never_answered_fails_whatever_else_is() {
         assert_eq!(writer.ask(command::FLUSH, 0, 0), Err(errno::EIO), "{}", server.log());
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+/// All that was flushed is on the cache device: neither a dead server nor a silent one has to answer what is being written back.
+#[test]
+fn a_write_cache_that_is_writing_back_ends_without_its_server_and_without_a_limit() {
+    for is_dead in [true, false] {
+        let (folder, file) = file();
+        let upstream = Upstream::qemu(&file, &[]);
+        let proxy = Proxy::new(&upstream.socket());
+        let cache = folder.write("cache.raw", vec![0; 3 * MIB]);
+        let launch = Launch::cache(folder, Path::new(&proxy.uri("")), &cache).with("--name", "d");
+        let launch = launch.with("--low-watermark", "0").with("--high-watermark", "0");
+        let mut server = launch.clone().start();
+        // The first flush of a start covers what may have bypassed the cache before.
+        flush(&server).expect("a flush");
+        match is_dead {
+            true => proxy.close(),
+            false => proxy.hold(),
+        }
+        let bytes = pattern::random(1, 0, MIB);
+        server.client().write(0, &bytes).expect("a write to the cache");
+        flush(&server).expect("a flush of the cache");
+        until("write-back", || (server.value("d", "writeback_blocks").as_u64() > Some(0)).then_some(()));
+        server.signal(Signal::TERM);
+        assert!(server.ends().success(), "{}", server.log());
+        proxy.release();
+        proxy.cut();
+        proxy.open();
+        let server = launch.start();
+        assert!(server.client().read(0, MIB).as_ref() == Ok(&bytes), "{}", server.log());
+        server.spillway(&["drain", "d"]).well();
+        assert!(fs::read(&file).expect("it exists")[..MIB] == bytes, "{}", server.log());
+    }
 }

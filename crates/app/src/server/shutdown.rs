@@ -9,7 +9,7 @@
 //! | clients | their connections close |
 //! | layers | each ends, from the top down |
 //! | flush | what was acknowledged is as durable as the device can make it |
-//! | close | writing back and reading ahead, as far as disks answer; a lock that keeps other hosts out is given back |
+//! | close | writing back and reading ahead, as far as disks answer; a lock that keeps other hosts out is given back, connections end |
 //!
 //! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal alone.
 //! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::ConnectionLimits::stop_grace).

@@ -18,6 +18,18 @@ pub(super) fn check(descriptor: &OwnedFd) -> Result<(), Error> {
     set.map_err(|errno| Error::invalid(errno.to_string()))
 }
 
+/// The same of one that is waited for. A semaphore gives its count away one by one: a single large one would keep a worker busy for ever.
+pub(super) fn check_kick(descriptor: &OwnedFd) -> Result<(), Error> {
+    check(descriptor)?;
+    // One that is full has as much to give. No kick is missed: a queue that starts looks at its ring.
+    let _ = write(descriptor, &2u64.to_ne_bytes());
+    let mut count = [0; 8];
+    match read(descriptor, &mut count) {
+        Ok(_) if u64::from_ne_bytes(count) > 1 => Ok(()),
+        _ => Err(Error::invalid("what is to be an event descriptor for kicks is a semaphore")),
+    }
+}
+
 /// Tells who waits for it. One that is full tells already.
 pub(super) fn signal(descriptor: &OwnedFd) {
     if let Err(errno) = write(descriptor, &1u64.to_ne_bytes())
@@ -34,5 +46,35 @@ pub(super) fn take(descriptor: &OwnedFd) -> Result<bool, Errno> {
         Ok(_) => Ok(true),
         Err(Errno::AGAIN | Errno::INTR) => Ok(false),
         Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+    use spillway_core::Kind;
+
+    use super::*;
+
+    #[test]
+    fn kicks_come_by_what_gives_all_of_them_at_once() {
+        for (count, full) in [(0, false), (7, false), (0, true)] {
+            let [plain, semaphore] = [EventfdFlags::empty(), EventfdFlags::SEMAPHORE].map(|flags| {
+                let event = eventfd(count, flags).unwrap();
+                if full {
+                    write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+                }
+                event
+            });
+            assert_eq!(check_kick(&plain), Ok(()), "{count} {full}");
+            assert_eq!(take(&plain), Ok(false), "no kick is left that would be told of again");
+            assert_eq!(
+                check_kick(&semaphore).err().map(|error| error.kind),
+                Some(Kind::Invalid),
+                "{count} {full}"
+            );
+        }
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(check_kick(&file.into()).is_err(), "it is no event descriptor");
     }
 }

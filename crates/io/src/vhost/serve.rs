@@ -255,7 +255,8 @@ impl ConversationHost for Rings {
     }
 
     fn set_event(&mut self, index: usize, event: EventOf, descriptor: Option<OwnedFd>) -> Result<(), Error> {
-        descriptor.as_ref().map_or(Ok(()), event::check)?;
+        let check = if matches!(event, EventOf::Kick) { event::check_kick } else { event::check };
+        descriptor.as_ref().map_or(Ok(()), check)?;
         let (slot, descriptor) = (self.slot(index), descriptor.map(Arc::new));
         match event {
             EventOf::Kick => slot.kick = descriptor,

@@ -1,6 +1,7 @@
 //! Calls of a storage as requests to a server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::buffer::Shared;
 use spillway_core::storage::Moved;
@@ -24,6 +25,10 @@ const RANGE_LEN_MAX: u64 = 1 << 30;
 
 /// Part of the journal that one write may take.
 const JOURNAL_SHARE: usize = 8;
+
+/// Between looks for room in a journal that is full of changes under way: at first, and at most.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// What calls keep alive.
 pub(super) struct Access {
@@ -128,14 +133,24 @@ impl Access {
         answered.result
     }
 
-    /// Room in the journal for a change with so many bytes of its own, for which it may have to flush.
+    /// Room in the journal for a change with so many bytes of its own, for which it may have to flush. Where changes have it all that are
+    /// under way, a flush frees nothing: without pauses the server would get one after the other.
     async fn room(&self, len: usize) -> Result<IoBuf, Kind> {
+        let mut pause = PAUSE;
         loop {
-            let has_room = self.link.journal.lock().has_room();
+            let (has_room, is_empty) = {
+                let journal = self.link.journal.lock();
+                (journal.has_room(), journal.is_empty())
+            };
             if has_room && let Some(buf) = self.journal.try_take(len) {
                 return Ok(buf);
             }
-            self.flush().await?;
+            if is_empty {
+                self.link.env.sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            } else {
+                self.flush().await?;
+            }
         }
     }
 

@@ -62,6 +62,11 @@ impl ReplayJournal {
         self.entries.len() < self.entries_max
     }
 
+    /// Whether a flush would free nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Whether a flush is to make room, so that changes hardly ever wait for it.
     pub(super) fn is_half_full(&self) -> bool {
         self.entries.len() * 2 >= self.entries_max

@@ -3,7 +3,9 @@
 //! Locks: the state of the link, then a channel.
 
 use std::task::Waker;
+use std::time::Duration;
 
+use spillway_core::env::within;
 use spillway_core::sync::Ordering;
 use spillway_core::{Kind, mutant};
 
@@ -14,6 +16,9 @@ use super::negotiation::Described;
 
 /// Why connections are made again that are not lost.
 pub(super) const RENEWED: &str = "its size is asked for";
+
+/// What the server has at the end for what it was asked, where no timeout is shorter.
+const PARTING: Duration = Duration::from_secs(10);
 
 impl Link {
     /// What the session of a channel is to do next.
@@ -147,6 +152,18 @@ impl Link {
     pub(super) async fn end_round(&self) {
         self.close_round();
         self.changes.until(|| (self.state.lock().sessions == 0).then_some(())).await;
+    }
+
+    /// Nobody calls any more: connections end once all is answered, and otherwise with calls that no server has answered, which fail.
+    pub(super) async fn close(&self) {
+        self.leave();
+        let patience = self.settings.timeout.map_or(PARTING, |timeout| timeout.min(PARTING));
+        let ended = self.changes.until(|| (self.state.lock().sessions == 0).then_some(()));
+        if within(&*self.env, patience, ended).await.is_none() {
+            self.channels.iter().for_each(|channel| channel.lock().closing = Closing::AtOnce);
+            self.wake_sessions();
+        }
+        self.fail_calls();
     }
 
     fn close_round(&self) {

@@ -165,6 +165,12 @@ impl Storage for NbdOrigin {
         Some(self.access.link.failure.check())
     }
 
+    /// Calls of layers that have ended may be left, as those of writing back: for a server that does not answer they would stay for ever.
+    fn close(&self) -> LocalFuture<()> {
+        let access = self.access.clone();
+        Box::pin(async move { access.link.close().await })
+    }
+
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {
         Box::pin(self.access.clone().read(at, buf, done))
     }

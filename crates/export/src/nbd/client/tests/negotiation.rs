@@ -7,7 +7,7 @@ use crate::nbd::wire::{self, OptionHeader, OptionReplyHeader, flag, handshake_fl
 
 /// A server's replies, by the option that each is to.
 #[derive(Clone)]
-struct Server {
+pub(super) struct Server {
     structured: u32,
     export: Vec<u8>,
     blocks: Vec<u8>,
@@ -16,7 +16,7 @@ struct Server {
 }
 
 impl Server {
-    fn of(size: u64, flags: u16, blocks: [u32; 3]) -> Self {
+    pub(super) fn of(size: u64, flags: u16, blocks: [u32; 3]) -> Self {
         let export = [&info::EXPORT.to_be_bytes()[..], &size.to_be_bytes(), &flags.to_be_bytes()].concat();
         let blocks = blocks.iter().fold(info::BLOCK_SIZE.to_be_bytes().to_vec(), |mut bytes, block| {
             bytes.extend(block.to_be_bytes());
@@ -25,7 +25,7 @@ impl Server {
         Self { structured: rep::ACK, export, blocks, end: (rep::ACK, "") }
     }
 
-    fn replies(&self, option: u32) -> Vec<u8> {
+    pub(super) fn replies(&self, option: u32) -> Vec<u8> {
         let reply = |reply: u32, data: &[u8]| {
             let header = OptionReplyHeader { option, reply, len: data.len() as u32 };
             [&header.encode()[..], data].concat()

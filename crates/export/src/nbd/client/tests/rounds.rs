@@ -5,27 +5,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use spillway_core::ByteRange;
 use spillway_core::session::Session;
 use spillway_core::test_clock::Clock;
+use spillway_core::{ByteRange, Kind};
 
 use super::super::call::{Body, JournalEffect, PendingCall};
 use super::super::link::Link;
 use super::super::session::ClientSession;
-use super::super::settings::Settings;
-use crate::nbd::wire::cmd;
+use super::Restless;
+use super::negotiation::Server;
+use crate::nbd::wire::{self, cmd, flag, handshake_flag, opt};
 
 fn link(timeout: Option<Duration>) -> Arc<Link> {
-    let settings = Settings {
-        address: "nbd://host".to_owned(),
-        export: String::new(),
-        read_only: false,
-        timeout,
-        connections: 2,
-        tls: None,
-        journal_bytes: 0,
-    };
-    Arc::new(Link::new(Arc::new(Clock::default()), settings))
+    super::link(Arc::new(Clock::default()), timeout, 0)
 }
 
 /// A thread that comes to it late makes the session of a connection that nobody waits for any more.
@@ -70,4 +62,36 @@ fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
         PendingCall::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing);
     link.channels[1].lock().calls.push_back(call);
     assert!(!link.is_idle());
+}
+
+/// A call that is left of a layer that has ended would keep its thread, and with it the process, for ever.
+#[test]
+fn a_call_that_a_silent_server_leaves_unanswered_ends_with_the_link() {
+    let link = super::link(Arc::new(Restless), None, 0);
+    let mut context = Context::from_waker(Waker::noop());
+    let Poll::Ready(round) = pin!(link.begin_round()).poll(&mut context) else {
+        panic!("there is nothing to wait for")
+    };
+    let mut session = ClientSession::new(link.clone(), 0, round);
+    let server = Server::of(1 << 20, flag::HAS_FLAGS | flag::SEND_FLUSH, [512, 4096, 1 << 20]);
+    session.receive(&wire::greeting(handshake_flag::FIXED_NEWSTYLE));
+    for option in [opt::STRUCTURED_REPLY, opt::SET_META_CONTEXT, opt::GO] {
+        session.receive(&server.replies(option));
+    }
+    assert!(session.established() && !session.finished());
+    link.open(1);
+    let mut call = pin!(link.call(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, Effect::Nothing));
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    session.poll(&mut context);
+    assert_eq!(session.pending(), 1, "the call is sent");
+
+    let mut close = pin!(link.close());
+    assert!(close.as_mut().poll(&mut context).is_pending());
+    session.poll(&mut context);
+    assert!(!session.finished(), "the server has time to answer");
+    assert!(close.as_mut().poll(&mut context).is_ready());
+    session.poll(&mut context);
+    assert!(session.finished());
+    let Poll::Ready(answered) = call.as_mut().poll(&mut context) else { panic!("it waits on") };
+    assert_eq!(answered.result, Err(Kind::ShuttingDown));
 }

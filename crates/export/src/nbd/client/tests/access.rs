@@ -1,0 +1,55 @@
+//! Writes that need more room than the journal has.
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use spillway_core::storage::Moved;
+use spillway_core::sync::{AtomicBool, GroupFlush};
+use spillway_core::{Budget, Geometry, IoBuf, LocalFuture, Workspace};
+
+use super::super::access::Access;
+use super::super::link::Link;
+use super::super::negotiation::Described;
+use super::{Restless, link};
+use crate::nbd::wire::cmd;
+
+const BLOCK: usize = 4096;
+const BLOCKS: usize = 8;
+
+fn access(link: Arc<Link>) -> Arc<Access> {
+    let budget = Budget::new(Budget::UNLIMITED);
+    Arc::new(Access {
+        link,
+        described: Described::for_tests(true, None),
+        geometry: Geometry::in_memory(1 << 20),
+        journal: Workspace::new("tests", &budget, BLOCKS * BLOCK).unwrap(),
+        _charge: budget.hold(1).unwrap(),
+        flushes: GroupFlush::default(),
+        freeing: AtomicBool::new(false),
+    })
+}
+
+/// A server that is slow would get one flush after the other, and none of them would make room.
+#[test]
+fn a_journal_full_of_changes_under_way_is_flushed_once_one_of_them_is_answered() {
+    let link = link(Arc::new(Restless), None, BLOCKS * BLOCK);
+    let (access, mut context) = (access(link.clone()), Context::from_waker(Waker::noop()));
+    let write = |at: usize| -> LocalFuture<Moved> {
+        Box::pin(access.clone().write((at * BLOCK) as u64, IoBuf::copy_of(&[1; BLOCK]), 0, false))
+    };
+    let asked = || link.channels[0].lock().calls.iter().map(|call| call.command).collect::<Vec<_>>();
+    let mut under_way: Vec<_> = (0..BLOCKS).map(write).collect();
+    assert!(under_way.iter_mut().all(|write| write.as_mut().poll(&mut context).is_pending()));
+    let mut last = write(BLOCKS);
+    (0..10).for_each(|_| assert!(last.as_mut().poll(&mut context).is_pending()));
+    assert_eq!(asked(), [cmd::WRITE; BLOCKS], "a flush covers none of them");
+
+    let first = link.channels[0].lock().calls.pop_front().unwrap();
+    first.answer(Ok(()), &link.journal);
+    (0..2).for_each(|_| assert!(last.as_mut().poll(&mut context).is_pending()));
+    assert_eq!(asked().last(), Some(&cmd::FLUSH), "it covers the first");
+    let flush = link.channels[0].lock().calls.pop_back().unwrap();
+    flush.answer(Ok(()), &link.journal);
+    assert!(last.as_mut().poll(&mut context).is_pending());
+    assert_eq!(asked(), [cmd::WRITE; BLOCKS], "the last has the room of the first");
+}
