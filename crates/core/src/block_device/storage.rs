@@ -55,7 +55,7 @@ pub struct Connection {
 
 impl Connection {
     /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail; `fenced`, once
-    /// another client has taken the data over: they fail for good; `full`, while writes that need room fail.
+    /// another client has taken the data over or removed it: they fail for good; `full`, while writes that need room fail.
     pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing", "fenced", "full"];
 
     /// Whether requests are answered, as far as is known.
@@ -99,7 +99,7 @@ pub trait Storage: Send + Sync {
     /// now on.
     fn wait_anew(&self) {}
 
-    /// Set for good once another host has taken the data over, where that can be: `fenced` in [`Connection::STATES`].
+    /// Set for good once another host has taken the data over or removed it, where that can be: `fenced` in [`Connection::STATES`].
     fn fence(&self) -> Option<Arc<AtomicBool>> {
         None
     }

@@ -11,6 +11,7 @@ use spillway_core::sync::{Ordering, Semaphore};
 use spillway_core::{ByteRange, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
 
 use super::completion::Completion;
+use super::health::why_fenced;
 use super::image::OpenImage;
 use super::library::{RawCompletion, ZEROES_ALLOCATED};
 use super::storage::Image;
@@ -61,18 +62,17 @@ impl Image {
     }
 
     fn kind_of(&self, errno: i32) -> Kind {
+        if let Some(why) = why_fenced(errno, self.geometry.read_only) {
+            self.health.fenced(why, self.env.now());
+            return Kind::Io;
+        }
         match errno {
-            // A client that takes the lock over locks this one out of the cluster, or makes it lose the lock at least.
-            libc::ESHUTDOWN | libc::EROFS if !self.geometry.read_only => {
-                self.health.fenced(self.env.now());
-                Kind::Io
-            }
             libc::ENOSPC | libc::EDQUOT => {
                 self.health.refused(self.env.now());
                 Kind::Exhausted
             }
-            // What was cut off, or is gone.
-            libc::EINVAL | libc::ENOENT | libc::ESHUTDOWN => Kind::Io,
+            // What was cut off.
+            libc::EINVAL | libc::ESHUTDOWN => Kind::Io,
             errno => Kind::of_errno(errno),
         }
     }

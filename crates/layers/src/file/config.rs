@@ -145,7 +145,7 @@ static ROWS: &[Attribute<Shown>] = &[
             "connection",
             Type::Choice(Connection::STATES),
             "How the origin is reached: local for a file or device of this host; up; reconnecting, while requests wait; failing, while \
-             they fail; fenced, once another client has taken an RBD image over; full, while the server or pool refuses writes that need room",
+             they fail; fenced, once another client has taken an RBD image over or removed it; full, while the server or pool refuses writes that need room",
         ),
         |shown| Value::Choice(shown.connection().state),
     ),
