@@ -35,7 +35,8 @@ struct Now {
 pub(super) fn why_fenced(errno: i32, read_only: bool) -> Option<&'static str> {
     match errno {
         // A client that takes the lock over locks this one out of the cluster, or makes it lose the lock at least.
-        libc::ESHUTDOWN | libc::EROFS if !read_only => Some(TAKEN_OVER),
+        libc::ESHUTDOWN if !read_only => Some(TAKEN_OVER),
+        libc::EROFS if !read_only => Some("another client has taken the image over, or a mirror writes it"),
         // Its header is gone: what lies in no object reads as zeroes, and what is written makes objects that belong to nobody.
         libc::ENOENT => Some("the image or its snapshot was removed"),
         _ => None,
