@@ -96,6 +96,7 @@ pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described)
         let over = link.changes.until(|| (link.is_leaving() || link.lost().is_some()).then_some(()));
         if within(&*link.env, LOOK.min(link.deadline() / LOOKS), over).await.is_none() {
             link.wake_sessions();
+            link.restore_deadline();
             link.look_for_room();
             continue;
         }
