@@ -66,7 +66,8 @@ impl Built {
             );
         }
         let (stack, file, guest) = (self.stack, self.file, self.guest);
-        Ok(Device { stack, changes: Changes::new(), export, address, file, guest, _connections: None })
+        let (changes, ended) = (Changes::new(), Arc::default());
+        Ok(Device { stack, changes, ended, export, address, file, guest, _connections: None })
     }
 }
 

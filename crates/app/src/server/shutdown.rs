@@ -85,6 +85,7 @@ pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<
     let flushed =
         flushed.and(step(env, device, "its last flush", last_flush(device)).await.inspect_err(logged));
     step(env, device, "its layers to close", device.stack.close()).await;
+    device.ended.tell(flushed.clone());
     flushed
 }
 
@@ -151,6 +152,7 @@ mod tests {
         Arc::new(Device {
             stack,
             changes: Changes::new(),
+            ended: Arc::default(),
             export,
             address,
             file: None,
