@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::block::ByteRange;
 use crate::block_device::device::{Answer, Extent, Geometry};
 use crate::env::LocalFuture;
-use crate::error::Kind;
+use crate::error::{Error, Kind};
 use crate::memory::buffer::IoBuf;
 use crate::sync::AtomicBool;
 
@@ -110,9 +110,9 @@ pub trait Storage: Send + Sync {
         None
     }
 
-    /// After the last call: gives back what keeps others out.
-    fn close(&self) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
+    /// After the last call: gives back what keeps others out. An error says what was left.
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Reads into `buf[done..]` what lies from byte `at` on.

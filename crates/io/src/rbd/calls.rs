@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_core::env::within;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{Ordering, Semaphore};
-use spillway_core::{ByteRange, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
+use spillway_core::{ByteRange, Error, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
 
 use super::completion::Completion;
 use super::health::why_fenced;
@@ -344,7 +344,7 @@ impl Image {
         self.health.look_for_room(self.env.now());
     }
 
-    pub(super) async fn close(self: Arc<Self>) {
+    pub(super) async fn close(self: Arc<Self>) -> Result<(), Error> {
         let (open, ended) = (self.open.lock().take(), self.end.lock().take());
         self.closing.wake_all();
         let closing = async {
@@ -355,12 +355,10 @@ impl Image {
             }
         };
         let patience = self.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
-        if within(&*self.env, patience, closing).await.is_none() {
-            tracing::warn!(
-                "{}: the cluster does not answer: the image is left, and its lock is free once the cluster notices",
-                self.name
-            );
-        }
+        within(&*self.env, patience, closing).await.ok_or_else(|| {
+            let why = "the cluster does not answer: the image is left, and its lock is free once the cluster notices";
+            Error::new(Kind::Unreachable, format!("{}: {why}", self.name))
+        })
     }
 }
 

@@ -112,7 +112,7 @@ impl Suspend for File {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn close(&self) -> LocalFuture<()> {
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
         self.backing.storage.close()
     }
 }
