@@ -244,14 +244,16 @@ impl Stack {
         for part in parts() {
             part.suspend().await.unwrap_or_else(|error| tracing::warn!("{error}"));
         }
-        self.close().await;
+        self.close().await.unwrap_or_else(|error| tracing::warn!("{error}"));
     }
 
-    /// After the last flush: gives back what keeps others out.
-    pub async fn close(&self) {
+    /// After the last flush: gives back what keeps others out. The first error says what was left.
+    pub async fn close(&self) -> Result<(), Error> {
+        let mut closed = Ok(());
         for part in self.parts.iter().filter_map(|part| part.suspend.as_ref()) {
-            part.close().await;
+            closed = closed.and(part.close().await);
         }
+        closed
     }
 
     fn put(&mut self, kind: &'static str, opened: OpenDevice) {

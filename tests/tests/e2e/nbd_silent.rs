@@ -1,6 +1,7 @@
 //! Servers of an origin that take each connection, and whose connections come to nothing.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -43,6 +44,34 @@ fn a_server_that_is_always_about_to_end_is_asked_with_pauses_and_given_up() {
     server.says(GIVEN_UP);
     let tries = fs::read(&tries).expect("it exists").len();
     assert!((3..20).contains(&tries), "asked {tries} times in 7 s");
+}
+
+/// It answers all else, so that no connection is without use.
+#[test]
+fn a_server_that_refuses_one_request_so_is_asked_with_pauses_too() {
+    let folder = Scratch::new();
+    let tries = folder.write("tries", "");
+    let upstream = Upstream::nbdkit(&[
+        "-t",
+        "1",
+        "eval",
+        "thread_model=echo parallel",
+        "can_multi_conn=exit 0",
+        "get_size=echo 16M",
+        "pread=head -c $3 /dev/zero",
+        "can_write=exit 0",
+        &format!("pwrite=cat >/dev/null; sleep 0.02; echo >> {}; echo ESHUTDOWN >&2; exit 1", text(&tries)),
+    ]);
+    let server = disk(&upstream.uri()).start();
+    let (mut writer, mut reader) = (server.client(), server.client());
+    let began = Instant::now();
+    writer.send(command::WRITE, 0, 4096).expect("it is sent");
+    writer.stream.write_all(&[1; 4096]).expect("it is sent");
+    while fs::read(&tries).expect("it exists").len() < 7 {
+        reader.read(0, 4096).expect("reads are answered");
+    }
+    // 50 ms, twice that, and so on. Each try takes longer on a slow machine too.
+    assert!(began.elapsed() >= Duration::from_secs(1), "asked 7 times within {:?}", began.elapsed());
 }
 
 /// Nothing is asked, so that no connection can be said to have been of no use.

@@ -1,12 +1,12 @@
-//! Clusters that do not know the lock of a device, for a moment or for good, and whether they reject its client.
+//! Clusters that do not know the lock of a device, for a moment or for good, and whether they reject its client. Images that mirrors write.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use spillway_tests::Cluster;
+use spillway_tests::{Cluster, Store, pattern};
 
-use crate::rbd::{SIZE, plain, plain_with, stop};
+use crate::rbd::{MIB, SIZE, plain, plain_with, refused, stop};
 use crate::rbd_locks::{ends, is_fenced, starts};
 
 /// A tool for the attribute of an image's header that is its lock.
@@ -85,4 +85,19 @@ fn a_device_ends_once_another_has_written_to_its_image_though_it_has_the_lock() 
         is_fenced(&server);
         ends(server);
     }
+}
+
+/// Nobody has its lock.
+#[test]
+fn the_copy_of_a_mirror_is_refused_with_the_remedy_and_can_be_read() {
+    let cluster = Cluster::start(1, Store::Memory);
+    let content = pattern::random(1, 0, SIZE * MIB);
+    let image = cluster.import("image", &content);
+    cluster.rbd(&["mirror", "pool", "enable", "rbd", "image"]);
+    cluster.rbd(&["mirror", "image", "enable", &image, "snapshot"]);
+    cluster.rbd(&["mirror", "image", "demote", &image]);
+    let launch = plain(&cluster, Arc::default(), &image);
+    refused(launch.clone(), "is the copy of a mirror until rbd mirror image promote");
+    let server = launch.flag("--read-only").start();
+    assert!(server.client().read(0, MIB).as_deref() == Ok(&content[..MIB]), "{}", server.log());
 }

@@ -9,7 +9,7 @@ use spillway_tests::raw::{command, errno};
 use spillway_tests::{Cluster, Store, pattern, until};
 
 use crate::nbd_outage::flush;
-use crate::rbd::{MIB, SIZE, STACKS, cached, lazy, refused};
+use crate::rbd::{MIB, SIZE, STACKS, cached, lazy, plain, refused};
 use crate::rbd_locks::{SOON, ends, is_fenced};
 use crate::rbd_names::with_a_dirty_block;
 
@@ -45,6 +45,36 @@ fn a_device_whose_image_was_removed_fails_requests_and_leaves_nothing_in_the_poo
         ends(server);
         assert_eq!(objects(&cluster), 0, "{name}: a removed image was written to");
     }
+}
+
+/// No lock is lost with it.
+#[test]
+fn a_device_whose_unlocked_image_was_removed_fails_requests_too() {
+    let cluster = Cluster::with(1, Store::Memory, &SOON);
+    let image = cluster.image_with("unlocked", SIZE, &["--image-feature", "layering"]);
+    let server = plain(&cluster, Arc::default(), &image).start();
+    server.client().write(0, &[0xaa; 4096]).expect("a write");
+    server.signal(Signal::STOP);
+    until("the cluster takes it for dead", || (cluster.watchers(&image) == 0).then_some(()));
+    cluster.rbd(&["rm", "--no-progress", &image]);
+    server.signal(Signal::CONT);
+    is_fenced(&server);
+    assert!(server.log().contains("was removed"), "{}", server.log());
+    ends(server);
+    assert_eq!(objects(&cluster), 0, "a removed image was written to");
+}
+
+/// Ceph keeps nobody from removing it, and what it had reads as zeroes.
+#[test]
+fn a_device_that_only_reads_an_image_fails_requests_once_that_was_removed() {
+    let cluster = Cluster::shared();
+    let image = cluster.import("removed below a reader", &pattern::random(1, 0, SIZE * MIB));
+    let server = plain(cluster, Arc::default(), &image).flag("--read-only").start();
+    server.client().read(0, 4096).expect("a read");
+    cluster.rbd(&["rm", "--no-progress", &image]);
+    server.says("the image or its snapshot was removed");
+    assert_eq!(server.client().read(0, 4096), Err(errno::EIO), "{}", server.log());
+    assert_eq!(server.value("d", "connection"), "fenced");
 }
 
 /// Its blocks are for an image that is gone. No other gets them, whatever its name.

@@ -70,7 +70,8 @@ impl Built {
             );
         }
         let (stack, file, guest) = (self.stack, self.file, self.guest);
-        Ok(Device { stack, changes: ChangeLock::new(), export, address, file, guest, _connections: None })
+        let (changes, ended) = (ChangeLock::new(), Arc::default());
+        Ok(Device { stack, changes, ended, export, address, file, guest, _connections: None })
     }
 }
 

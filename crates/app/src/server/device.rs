@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicBool, Ordering, Semaphore};
+use spillway_core::sync::{AtomicBool, Mutex, Ordering, Semaphore, WaitList};
 use spillway_core::{Attributes, Charge, Error, Kind, Value};
 use spillway_export::Export;
 use spillway_export::control::{AttributeRow, DeviceRow, LatencyRow, PassedRow, WorkRow};
@@ -50,6 +50,26 @@ impl ChangeLock {
     }
 }
 
+/// How a device has ended, for all who wait for that. Its locks are leaves.
+#[derive(Default)]
+pub(crate) struct Ended {
+    outcome: Mutex<Option<Result<(), Error>>>,
+    told: WaitList,
+}
+
+impl Ended {
+    /// It has.
+    pub(crate) fn tell(&self, outcome: Result<(), Error>) {
+        *self.outcome.lock() = Some(outcome);
+        self.told.wake_all();
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn outcome(&self) -> Result<(), Error> {
+        self.told.until(|| self.outcome.lock().clone()).await
+    }
+}
+
 /// A device for a virtual machine, as its sessions need to know it.
 #[derive(Clone)]
 pub(crate) struct Guest {
@@ -65,6 +85,7 @@ pub(crate) struct Device {
     /// What it is made of.
     pub(crate) stack: Stack,
     pub(crate) changes: ChangeLock,
+    pub(crate) ended: Arc<Ended>,
     /// What NBD clients connect to.
     pub(crate) export: Arc<Export>,
     /// Where they connect.

@@ -1,27 +1,32 @@
 //! The devices of this server: the [`Catalog`] that control clients see.
 //!
 //! Looking is done on the thread that asks, and so are changes of a device, one after the other. Devices are added and stopped by the server's
-//! own thread. The list's lock is a leaf: it is released before a device is asked.
+//! own thread. The locks of the lists are leaves: they are released before a device is asked.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 
 use spillway_core::session::Peer;
-use spillway_core::sync::RwLock;
+use spillway_core::sync::{Mutex, RwLock};
 use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec};
 use spillway_export::control::{
     AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
 
 use crate::server::device::changes::{self, once_left};
-use crate::server::device::{Device, occupants};
+use crate::server::device::{Device, Ended, occupants};
 use crate::server::event::{Event, ReplySender, ask, outcome};
 use crate::server::own;
+
+/// A device that ends, by name.
+type Ending = (String, Weak<Ended>);
 
 /// All devices of this server.
 pub(crate) struct Devices {
     list: RwLock<Vec<Arc<Device>>>,
+    /// Those that were taken from the list and have not gone.
+    ending: Arc<Mutex<Vec<Ending>>>,
     env: Arc<dyn Env>,
     /// What the server says of itself.
     own: Arc<dyn Attributes>,
@@ -38,7 +43,7 @@ impl Devices {
         registry: Arc<Registry>,
         events: Sender<Event>,
     ) -> Self {
-        Self { list: RwLock::new(Vec::new()), env, own, registry, events }
+        Self { list: RwLock::default(), ending: Arc::default(), env, own, registry, events }
     }
 
     /// Adds a device whose name is not taken.
@@ -55,10 +60,14 @@ impl Devices {
 
     /// Takes a device from the list that is there.
     pub(crate) fn remove(&self, name: &str) {
-        let mut list = self.list.write();
-        let before = list.len();
-        list.retain(|device| device.name() != name);
-        assert_eq!(list.len() + 1, before, "device {name} is taken from a list that has it once");
+        let device = {
+            let mut list = self.list.write();
+            let place = list.iter().position(|device| device.name() == name);
+            list.remove(place.expect("a device is taken from a list that has it"))
+        };
+        let mut ending = self.ending.lock();
+        ending.retain(|(other, ended)| other != name && ended.strong_count() > 0);
+        ending.push((name.to_owned(), Arc::downgrade(&device.ended)));
     }
 
     /// Every device, in the order in which they were configured or added.
@@ -114,6 +123,21 @@ impl Devices {
         })
     }
 
+    /// Stops a device. Who asks while it is being stopped waits for the same end.
+    fn stop(&self, device: String) -> Answer<Result<(), Error>> {
+        let (ending, name) = (self.ending.clone(), device.clone());
+        let asked = self.end(move |reply| Event::StopDevice(device.clone(), reply));
+        Answer::pending(async move {
+            let stopped = asked.await;
+            let is_it = |(other, _): &&Ending| *other == name;
+            let under_way = ending.lock().iter().find(is_it).and_then(|(_, ended)| ended.upgrade());
+            match (stopped, under_way) {
+                (Err(_), Some(ended)) => ended.outcome().await,
+                (stopped, _) => stopped,
+            }
+        })
+    }
+
     /// Asks the server's thread for an end, which clients may be in the way of that are leaving.
     fn end(&self, event: impl Fn(ReplySender) -> Event + 'static) -> Answer<Result<(), Error>> {
         let (env, events) = (self.env.clone(), self.events.clone());
@@ -166,7 +190,7 @@ impl Catalog for Devices {
                 let events = self.events.clone();
                 Answer::pending(async move { ask(&events, |reply| Event::Hold(device, opener, reply)).await })
             }
-            Operation::Stop { device } => self.end(move |reply| Event::StopDevice(device.clone(), reply)),
+            Operation::Stop { device } => self.stop(device),
             Operation::StopServer {} => self.end(Event::Stop),
             question => unreachable!("{question:?} changes nothing"),
         }

@@ -44,10 +44,10 @@ pub(crate) struct Stopping {
 }
 
 impl Stopping {
-    /// Ends the device, and answers how its last flush went. Its control socket goes last, so that the answer still travels over it.
+    /// Ends the device, and answers how that went. Its control socket goes last, so that the answer still travels over it.
     pub(crate) async fn stop(self, reply: ReplySender) -> Result<(), Error> {
         let flushed = end(&self.device, self.front, &*self.env).await;
-        reply.done(flushed.clone());
+        reply.done(self.device.ended.outcome().await);
         close(self.control).await;
         flushed
     }
@@ -56,9 +56,10 @@ impl Stopping {
     /// over its control socket.
     pub(crate) async fn remove(self, unused: Reserved, reply: ReplySender) -> Result<(), Error> {
         let flushed = end(&self.device, self.front, &*self.env).await;
+        let outcome = self.device.ended.outcome().await;
         close(self.control).await;
         drop((unused, self.device));
-        reply.done(flushed.clone());
+        reply.done(outcome);
         flushed
     }
 }
@@ -69,7 +70,8 @@ async fn close(control: Option<Serving>) {
     }
 }
 
-/// Ends a device. Whatever of this fails, a layer that cannot write costs those below nothing. The log has every error; the first is returned.
+/// Ends a device. Whatever of this fails, a layer that cannot write costs those below nothing. The log has every error; the first that may
+/// have cost data is returned. Who waits for the end hears of what could not be given back, too.
 pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<(), Error> {
     let logged = |error: &Error| tracing::error!("{}", error.message());
     let parts = || device.stack.parts.iter().filter_map(|part| Some((&part.name, part.suspend.as_ref()?)));
@@ -88,7 +90,12 @@ pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<
     }
     let flushed =
         flushed.and(step(env, device, "its last flush", last_flush(device)).await.inspect_err(logged));
-    step(env, device, "its layers to close", device.stack.close()).await;
+    let closed = step(env, device, "its layers to close", device.stack.close()).await;
+    let closed = closed.map_err(|error| {
+        tracing::warn!("{}", error.message());
+        Error::new(error.kind, format!("device {name} has ended and lost nothing, but {}", error.message()))
+    });
+    device.ended.tell(flushed.clone().and(closed));
     flushed
 }
 
@@ -155,6 +162,7 @@ mod tests {
         Arc::new(Device {
             stack,
             changes: ChangeLock::new(),
+            ended: Arc::default(),
             export,
             address,
             file: None,
@@ -189,6 +197,33 @@ mod tests {
         let error = block_on(ended).expect("it ends").expect_err("both have failed");
         assert!(error.message().contains("upper"), "{error}");
         assert_eq!(*names.lock(), ["upper", "lower"]);
+    }
+
+    /// Gives nothing back.
+    struct Left;
+
+    impl Suspend for Left {
+        fn suspend(&self) -> LocalFuture<Result<(), Error>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn close(&self) -> LocalFuture<Result<(), Error>> {
+            Box::pin(std::future::ready(Err(Error::new(Kind::Unreachable, "its lock is left"))))
+        }
+    }
+
+    /// Its data is safe: the server ends well.
+    #[test]
+    fn who_stops_a_device_hears_of_what_was_left_and_the_exit_code_says_nothing() {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let (mut device, env) = (device(&workers), workers.env());
+        Arc::get_mut(&mut device).unwrap().stack.parts[0].suspend = Some(Arc::new(Left));
+        let (answer, reply) = Job::new();
+        let stopping = Stopping { device, front: Front::closed(), control: None, env: env.clone() };
+        let ended = Job::spawn(&*env, Place::Background, move || stopping.stop(reply));
+        assert_eq!(block_on(ended), Some(Ok(())));
+        let error = block_on(answer).expect("it is answered").expect_err("its lock is left");
+        assert!(error.message().contains("lost nothing, but its lock is left"), "{error}");
     }
 
     #[test]

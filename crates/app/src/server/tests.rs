@@ -2,12 +2,14 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use clap::Parser;
 use spillway_core::task;
 use spillway_export::control::message::decode_reply;
-use spillway_export::control::{ControlReply, Operation};
+use spillway_export::control::{Catalog, ControlReply, Operation};
 
 use super::*;
 use crate::cli::{Cli, Command};
@@ -74,6 +76,30 @@ fn changes_and_control_clients_wait_for_no_background_work() {
     });
     server.run().unwrap();
     client.join().unwrap();
+}
+
+/// The first waits for the end of the device, and so does who asks meanwhile.
+#[test]
+fn a_second_stop_of_a_device_waits_for_the_same_end() {
+    let scratch = Scratch::new("stop-twice");
+    let (server, to_self, _folder) = server(&scratch);
+    let (first, reply) = Job::new();
+    to_self.send(Event::StopDevice("a".into(), reply)).unwrap();
+    // The thread that would end it.
+    let release = block_background(&server.workers);
+    let devices = server.devices.clone();
+    let client = std::thread::spawn(move || {
+        while devices.find("a").is_ok() {
+            std::thread::yield_now();
+        }
+        let mut second = devices.change(Operation::Stop { device: "a".into() });
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut second).poll(&mut context).is_pending(), "it is not stopped yet");
+        drop(release);
+        block_on(second)
+    });
+    server.run().unwrap();
+    assert_eq!((client.join().unwrap(), block_on(first)), (Ok(()), Some(Ok(()))));
 }
 
 /// Its connection would be waited for, and it for an answer.

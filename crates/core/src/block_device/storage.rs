@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::block::ByteRange;
 use crate::block_device::device::{Answer, Extent, Geometry};
 use crate::env::LocalFuture;
-use crate::error::Kind;
+use crate::error::{Error, Kind};
 use crate::memory::buffer::IoBuf;
 use crate::sync::AtomicBool;
 
@@ -55,7 +55,7 @@ pub struct ConnectionStatus {
 
 impl ConnectionStatus {
     /// `local` for a file or device of this host; `up`; `reconnecting`, while requests wait; `failing`, while they fail; `fenced`, once
-    /// another client has taken the data over: they fail for good; `full`, while writes that need room fail.
+    /// another client has taken the data over or removed it: they fail for good; `full`, while writes that need room fail.
     pub const STATES: &'static [&'static str] = &["local", "up", "reconnecting", "failing", "fenced", "full"];
 
     /// Whether requests are answered, as far as is known.
@@ -103,7 +103,7 @@ pub trait Storage: Send + Sync {
     /// now on.
     fn wait_anew(&self) {}
 
-    /// Set for good once another host has taken the data over, where that can be: `fenced` in [`ConnectionStatus::STATES`].
+    /// Set for good once another host has taken the data over or removed it, where that can be: `fenced` in [`ConnectionStatus::STATES`].
     fn fence(&self) -> Option<Arc<AtomicBool>> {
         None
     }
@@ -114,9 +114,9 @@ pub trait Storage: Send + Sync {
         None
     }
 
-    /// After the last call: gives back what keeps others out.
-    fn close(&self) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
+    /// After the last call: gives back what keeps others out. An error says what was left.
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Reads into `buf[done..]` what lies from byte `at` on.

@@ -14,8 +14,8 @@ pub trait Suspend: Send + Sync {
     fn suspend(&self) -> LocalFuture<Result<(), Error>>;
 
     /// After the last flush: ends what goes on by itself, and gives back what keeps others out. A disk that does not answer does not keep it
-    /// for long.
-    fn close(&self) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
+    /// for long: the error says what was left then. Nothing is lost by that.
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use spillway_core::env::within;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{Ordering, Semaphore};
-use spillway_core::{ByteRange, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
+use spillway_core::{ByteRange, Error, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
 
 use super::completion::Completion;
+use super::health::why_fenced;
 use super::image::OpenImage;
 use super::library::{RawCompletion, ZEROES_ALLOCATED};
 use super::storage::Image;
@@ -61,18 +62,17 @@ impl Image {
     }
 
     fn kind_of(&self, errno: i32) -> Kind {
+        if let Some(why) = why_fenced(errno, self.geometry.read_only) {
+            self.health.fenced(why, self.env.now());
+            return Kind::Io;
+        }
         match errno {
-            // A client that takes the lock over locks this one out of the cluster, or makes it lose the lock at least.
-            libc::ESHUTDOWN | libc::EROFS if !self.geometry.read_only => {
-                self.health.fenced(self.env.now());
-                Kind::Io
-            }
             libc::ENOSPC | libc::EDQUOT => {
                 self.health.refused(self.env.now());
                 Kind::Exhausted
             }
-            // What was cut off, or is gone.
-            libc::EINVAL | libc::ENOENT | libc::ESHUTDOWN => Kind::Io,
+            // What was cut off.
+            libc::EINVAL | libc::ESHUTDOWN => Kind::Io,
             errno => Kind::of_errno(errno),
         }
     }
@@ -344,7 +344,7 @@ impl Image {
         self.health.look_for_room(self.env.now());
     }
 
-    pub(super) async fn close(self: Arc<Self>) {
+    pub(super) async fn close(self: Arc<Self>) -> Result<(), Error> {
         let (open, ended) = (self.open.lock().take(), self.end.lock().take());
         self.closing.wake_all();
         let closing = async {
@@ -355,12 +355,10 @@ impl Image {
             }
         };
         let patience = self.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
-        if within(&*self.env, patience, closing).await.is_none() {
-            tracing::warn!(
-                "{}: the cluster does not answer: the image is left, and its lock is free once the cluster notices",
-                self.name
-            );
-        }
+        within(&*self.env, patience, closing).await.ok_or_else(|| {
+            let why = "the cluster does not answer: the image is left, and its lock is free once the cluster notices";
+            Error::new(Kind::Unreachable, format!("{}: {why}", self.name))
+        })
     }
 }
 

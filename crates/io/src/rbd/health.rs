@@ -10,6 +10,9 @@ use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 /// How long changes fail at once after a call was given up.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Why a client writes nothing any more that has lost the lock.
+const TAKEN_OVER: &str = "another client has taken the image over";
+
 /// How the cluster of one image is.
 pub(super) struct Health {
     image: String,
@@ -26,6 +29,18 @@ struct Now {
     patient_until: Duration,
     /// The cluster did not know the lock when it was asked last.
     doubted: bool,
+}
+
+/// Why nothing is written any more once the library has said that, if so.
+pub(super) fn why_fenced(errno: i32, read_only: bool) -> Option<&'static str> {
+    match errno {
+        // A client that takes the lock over locks this one out of the cluster, or makes it lose the lock at least.
+        libc::ESHUTDOWN if !read_only => Some(TAKEN_OVER),
+        libc::EROFS if !read_only => Some("another client has taken the image over, or a mirror writes it"),
+        // Its header is gone: what lies in no object reads as zeroes, and what is written makes objects that belong to nobody.
+        libc::ENOENT => Some("the image or its snapshot was removed"),
+        _ => None,
+    }
 }
 
 impl Health {
@@ -64,13 +79,13 @@ impl Health {
         }
     }
 
-    /// Another client has the lock.
-    pub(super) fn fenced(&self, at: Duration) {
+    /// Nothing is written any more, for that reason.
+    pub(super) fn fenced(&self, why: &str, at: Duration) {
         self.fence.store(true, Ordering::Release);
         if self.server.enter(ServerState::Fenced, at).is_some() {
             tracing::error!(
-                "{}: fenced: another client has taken the image over; nothing is written any more, and requests \
-                 fail. A write cache keeps its dirty blocks on its device",
+                "{}: fenced: {why}; nothing is written any more, and requests fail. A write cache keeps its dirty \
+                 blocks on its device",
                 self.image
             );
         }
@@ -87,7 +102,7 @@ impl Health {
         if is_first {
             tracing::info!("{}: the cluster does not know the lock; it is asked again", self.image);
         } else {
-            self.fenced(at);
+            self.fenced(TAKEN_OVER, at);
         }
     }
 
@@ -156,11 +171,21 @@ mod tests {
         assert_eq!(shown(30).0, "failing", "the client may have known that");
         health.answered(at(15), false, at(31));
         assert_eq!((shown(32), health.connection(at(32)).lost), (("up", 1), 1));
-        health.fenced(at(40));
+        health.fenced(TAKEN_OVER, at(40));
         health.answered(at(41), true, at(41));
         health.silent(at(42));
         assert_eq!(shown(50), ("fenced", 10));
         assert!(health.is_fenced() && !health.refuses(at(41)));
+    }
+
+    #[test]
+    fn an_image_that_was_removed_or_taken_over_is_used_no_more() {
+        for read_only in [false, true] {
+            let why = |errno| why_fenced(errno, read_only);
+            assert!(why(libc::ENOENT).is_some_and(|why| why.contains("was removed")));
+            assert_eq!([libc::ESHUTDOWN, libc::EROFS].map(|errno| why(errno).is_some()), [!read_only; 2]);
+            assert_eq!([libc::EINVAL, libc::ENOSPC, libc::EIO].map(why), [None; 3]);
+        }
     }
 
     #[test]

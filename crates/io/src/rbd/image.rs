@@ -50,8 +50,8 @@ impl Drop for OpenImage {
 }
 
 impl OpenImage {
-    /// Opens an image, and locks it where it has that feature. Errors say what is missing, who has the lock, or which option of the image
-    /// or its pool gives librbd a cache.
+    /// Opens an image, and locks it where it has that feature. Errors say what is missing, who has the lock or writes the image, or which
+    /// option of the image or its pool gives librbd a cache.
     pub(super) fn open(options: &RbdOptions) -> Result<Self, Error> {
         if options.name.snapshot.is_some() && !options.read_only {
             let words = format!("{}: a snapshot is read-only: give --read-only", options.name);
@@ -74,7 +74,9 @@ impl OpenImage {
             open.refuse_caches(options)?;
         }
         open.watch(options)?;
-        if !options.read_only && open.features(options)? & library::FEATURE_EXCLUSIVE_LOCK != 0 {
+        let features = if options.read_only { 0 } else { open.features(options)? };
+        Self::refuse_copies(options, features)?;
+        if features & library::FEATURE_EXCLUSIVE_LOCK != 0 {
             open.lock(options)?;
             open.locked = true;
         }

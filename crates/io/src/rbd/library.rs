@@ -68,6 +68,8 @@ pub(super) const SOURCE_IMAGE: c_int = 2;
 pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// Bit of `rbd_get_features`: stripes are not whole objects.
 pub(super) const FEATURE_STRIPING: u64 = 1 << 1;
+/// Bit of `rbd_get_features`: the copy of a mirror by snapshots, which nobody else writes.
+pub(super) const FEATURE_NON_PRIMARY: u64 = 1 << 10;
 /// The mode of a lock that one client has.
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
 /// Flag of `rbd_aio_write_zeroes`: what is zeroed stays allocated.

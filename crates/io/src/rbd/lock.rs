@@ -12,10 +12,22 @@ use super::library::{self, Watcher};
 /// Most owners of a lock and clients of an image that are looked at.
 const CLIENTS_MAX: usize = 64;
 
+/// What an image is that a mirror alone writes.
+const COPY: &str = "the copy of a mirror until rbd mirror image promote";
+
 /// The number and the address of a client that has an image open.
 type Client = (i64, String);
 
 impl OpenImage {
+    /// Refuses an image with these features where a mirror alone may write it.
+    pub(super) fn refuse_copies(options: &RbdOptions, features: u64) -> Result<(), Error> {
+        if features & library::FEATURE_NON_PRIMARY == 0 {
+            return Ok(());
+        }
+        let words = format!("{}: is {COPY}: promote it, or give --read-only", options.name);
+        Err(Error::new(Kind::ReadOnly, words))
+    }
+
     /// Takes the lock, from a client that is gone or, where that is asked for, from any.
     pub(super) fn lock(&self, options: &RbdOptions) -> Result<(), Error> {
         let owners = || self.owners().map_err(|errno| about(options, errno, "its lock cannot be read"));
@@ -32,8 +44,12 @@ impl OpenImage {
         // SAFETY: the image is open.
         match check(unsafe { (self.library.rbd_lock_acquire)(self.image, library::LOCK_EXCLUSIVE) }) {
             Ok(_) => Ok(()),
-            Err(libc::EROFS | libc::EBUSY | libc::EAGAIN | libc::EEXIST) => {
-                Err(held(options, "a client that came first"))
+            Err(libc::EROFS) => Err(held(options, &format!("a client that came first, or is {COPY}"))),
+            Err(libc::EBUSY | libc::EAGAIN | libc::EEXIST) => Err(held(options, "a client that came first")),
+            // By journal: the image does not say so itself.
+            Err(libc::EPERM) => {
+                let what = format!("its lock cannot be taken: the client may not, or the image is {COPY}");
+                Err(about(options, libc::EPERM, &what))
             }
             Err(errno) => Err(about(options, errno, "its lock cannot be taken")),
         }
@@ -90,9 +106,13 @@ impl OpenImage {
 
     /// Whether this client still has the lock, if it took one, as the cluster says. A client that is locked out is told so. One `false` may
     /// be wrong: after librbd has lost its watch it renames the lock, and asks for the former name until it hears that this is done. Where
-    /// another has written to the image, another has had the lock, even if librbd has taken it again: EROFS.
+    /// another has written to the image, another has had the lock, even if librbd has taken it again: EROFS. Where it is gone: ENOENT.
     pub(super) fn has_lock(&self, writers: Option<Writers>) -> Result<bool, i32> {
         let last = self.writer()?;
+        // One without a header has no such key either. Who only reads hears of that by nothing else: the library watches what it may write.
+        if last == 0 && self.watchers().err() == Some(libc::ENOENT) {
+            return Err(libc::ENOENT);
+        }
         let known = |writers: Writers| [0, writers.last, writers.own].contains(&last);
         if self.locked && !writers.is_none_or(known) {
             return Err(libc::EROFS);

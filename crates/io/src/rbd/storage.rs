@@ -222,7 +222,7 @@ impl Storage for Rbd {
         Answer::pending(self.0.clone().extents(range, count_max))
     }
 
-    fn close(&self) -> LocalFuture<()> {
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
         Box::pin(self.0.clone().close())
     }
 }

@@ -22,8 +22,8 @@ options! {
         .preset(Preset::Required).option("origin");
     Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
         .preset(Preset::Switch(false)).option("read-only");
-    Start timeout: Option<u64> = Type::Number(1, 31_536_000),
-        "How long requests wait while the server of the origin cannot be reached, before they fail"
+    Start timeout: Option<u64> = Type::Number(0, 31_536_000),
+        "How long requests wait while the server of the origin cannot be reached, before they fail; they wait without limit if 0"
         .unit(Unit::Seconds).preset(Preset::Words("none")).or_none().option("origin-timeout");
     Start connections: u64 = Type::Number(1, 16),
         "Connections to the server of the origin at most, one for each worker; one where it does not allow several"
@@ -54,7 +54,7 @@ impl Config {
     fn backing(&self) -> BackingDevice {
         let (path, read_only) = (self.path.clone(), self.read_only);
         let remote = Remote {
-            timeout: self.timeout.map(Duration::from_secs),
+            timeout: self.timeout.filter(|&seconds| seconds > 0).map(Duration::from_secs),
             connections: self.connections as usize,
             journal_bytes: self.journal as usize,
             tls_certificates: self.tls_certificates.clone(),
@@ -112,7 +112,7 @@ impl Suspend for File {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn close(&self) -> LocalFuture<()> {
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
         self.core.storage.close()
     }
 }
@@ -145,7 +145,7 @@ static ROWS: &[Attribute<Shown>] = &[
             "connection",
             Type::Choice(ConnectionStatus::STATES),
             "How the origin is reached: local for a file or device of this host; up; reconnecting, while requests wait; failing, while \
-             they fail; fenced, once another client has taken an RBD image over; full, while the server or pool refuses writes that need room",
+             they fail; fenced, once another client has taken an RBD image over or removed it; full, while the server or pool refuses writes that need room",
         ),
         |shown| Value::Choice(shown.connection().state),
     ),
@@ -183,3 +183,15 @@ static ROWS: &[Attribute<Shown>] = &[
         Value::U64(shown.file.geometry().size)
     }),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_wait_without_limit_if_that_is_0() {
+        let limit = |timeout| Config { timeout, ..Config::default() }.backing().remote.timeout;
+        assert_eq!([None, Some(0), Some(7)].map(limit), [None, None, Some(Duration::from_secs(7))]);
+        assert_eq!(OPTIONS.timeout.parse("0"), Ok(Value::U64(0)));
+    }
+}

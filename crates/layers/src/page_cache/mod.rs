@@ -111,12 +111,13 @@ impl Suspend for PageCache {
 
     /// Ends writing back, which goes on for what could not be written, and then all waits for it: a flush that comes late would hold the
     /// cache, and the disk below, for ever. Ends reading ahead, which would hold them for as long as its windows are read.
-    fn close(&self) -> LocalFuture<()> {
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
         Box::pin(async move {
             core.writeback.end().await;
             core.failure.set(Kind::ShuttingDown);
             core.end_readahead().await;
+            Ok(())
         })
     }
 }

@@ -166,7 +166,8 @@ impl Core {
         if self.of_2011().reclaim { None } else { self.evict_directly(shard, zone, order, slice) }
     }
 
-    /// Has a folio of `zone` leave a shard, and writes the dirty ones that it meets; whether one could leave.
+    /// Has a folio of `zone` leave a shard, and writes the dirty ones that it meets; whether one could leave. After a failure it writes
+    /// none for a while, as the engine does: what fails at once wakes reclaim, which would find it dirty again.
     pub(super) fn evict_of_2011(
         self: &Arc<Self>,
         shard: &mut Folios,
@@ -178,7 +179,8 @@ impl Core {
         let slot = share.eviction.evict(LOOKS, &met);
         met.scan.count(slice);
         let dirty = met.dirty.into_inner();
-        if self.failure.check().is_ok() {
+        let rests = !self.page_outs.lock().left(self.env.now()).is_zero();
+        if self.failure.check().is_ok() && !rests {
             dirty.into_iter().for_each(|unit| self.page_out(shard, unit));
         }
         slot.inspect(|slot| self.remove(shard, zone, *slot)).is_some()
@@ -189,8 +191,10 @@ impl Core {
         let Some(batch) = self.folio_batch(shard, unit) else { return };
         let core = self.clone();
         let write = move || async move {
-            // A failure sticks, and who waits for room sees it.
-            let _ = core.write_back(batch).await;
+            // A failure is noted before the batch ends, and who waits for room sees it.
+            if core.write_back(batch).await.is_empty() {
+                core.page_outs.lock().succeeded();
+            }
         };
         self.env.spawn(Place::Background, task(write));
     }

@@ -258,6 +258,8 @@ fn core(
         sync_failure: StickyError::default(),
         ended: AtomicBool::new(false),
         counts,
+        #[cfg(feature = "of-2011")]
+        page_outs: Default::default(),
         verify_calls: AtomicU64::new(0),
         settings,
         env,

@@ -171,7 +171,7 @@ impl Suspend for WriteCache {
     }
 
     /// Ends writing back, which ends a drain, and the clearing of entries. The log has what the origin lacks.
-    fn close(&self) -> LocalFuture<()> {
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
         let core = self.core.clone();
         Box::pin(async move {
             core.writeback.end().await;
@@ -179,6 +179,7 @@ impl Suspend for WriteCache {
             if let Some(blocks) = core.what_stays() {
                 tracing::warn!("{}: write cache: {blocks} stay on its cache device", core.works.device());
             }
+            Ok(())
         })
     }
 }

@@ -208,7 +208,7 @@ impl Shared {
         changed.inspect_err(|&kind| self.image.note_failure(self.number, kind))
     }
 
-    async fn close(self: Arc<Self>) {
+    async fn close(self: Arc<Self>) -> Result<(), Error> {
         self.closed.store(true, Ordering::SeqCst);
         self.changed.until(|| (self.under_way.load(Ordering::SeqCst) == 0).then_some(())).await;
         let number = self.number;
@@ -219,6 +219,7 @@ impl Shared {
         });
         // One that has lost it has none to give back.
         let _ = given_back.await;
+        Ok(())
     }
 }
 
@@ -289,7 +290,7 @@ impl Storage for Client {
         })
     }
 
-    fn close(&self) -> LocalFuture<()> {
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
         Box::pin(self.0.clone().close())
     }
 }

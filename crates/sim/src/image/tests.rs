@@ -29,7 +29,7 @@ fn one_client_has_the_lock_and_one_that_has_lost_it_writes_nothing_more() {
     assert_eq!(write(&world, &first, 0, 2), Err(Kind::Io));
     assert_eq!(first.connection().state, "fenced");
     assert_eq!(image.content()[0], 1);
-    world.run(Answer::Pending(second.close()));
+    assert_eq!(world.run(Answer::Pending(second.close())), Ok(()));
     assert_eq!(image.owner(), None);
 }
 
@@ -52,7 +52,7 @@ fn what_is_on_its_way_from_one_that_is_locked_out_arrives_nowhere() {
         let second = open(&world, &image, true).unwrap();
         link.set_cut(false);
         assert_eq!(write(&world, &second, 4096, 8), Ok(4 * PIECE_BYTES as usize));
-        world.run(Answer::Pending(second.close()));
+        assert_eq!(world.run(Answer::Pending(second.close())), Ok(()));
         assert!(image.content()[..4096].iter().all(|&byte| byte == 0), "seed {seed}");
     }
 }

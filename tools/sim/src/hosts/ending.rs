@@ -28,7 +28,9 @@ impl Story {
                 }
             }
             guest.flush(None).await;
-            guest.site.stack.close().await;
+            if let Err(error) = guest.site.stack.close().await {
+                guest.shared.fail(format!("a close fails for no reason: {error}"));
+            }
         });
         self.until(|story| done.get() || story.is_cut(host))?;
         if !self.is_cut(host) {

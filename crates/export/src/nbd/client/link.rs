@@ -62,6 +62,8 @@ pub(super) struct Link {
     health: ServerHealth,
     leaving: AtomicBool,
     deadline_ms: AtomicU64,
+    /// When a request was last seen to take longer than the first deadline, or connections were opened.
+    slow_ms: AtomicU64,
     size: AtomicU64,
 }
 
@@ -87,6 +89,7 @@ impl Link {
             health: ServerHealth::new(ServerState::Silent, Duration::ZERO),
             leaving: AtomicBool::new(false),
             deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
+            slow_ms: AtomicU64::new(0),
             size: AtomicU64::new(0),
         }
     }
@@ -136,6 +139,24 @@ impl Link {
             let most = first_deadline(&self.settings) * SLOWER_MAX;
             self.deadline_ms.fetch_min(most.as_millis() as u64, Ordering::Relaxed);
         }
+    }
+
+    /// Calls are sent from now on, or one was sent earlier than the first deadline ago: nobody knows how slow the server is.
+    pub(super) fn note_slow(&self) {
+        self.slow_ms.store(self.coarse_now().as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Begins the deadline anew once no request was slow for as long as it is. Where calls wait for a limited time, that limits it.
+    pub(super) fn restore_deadline(&self) {
+        let slow = Duration::from_millis(self.slow_ms.load(Ordering::Relaxed));
+        if self.settings.timeout.is_none() && self.coarse_now().saturating_sub(slow) > self.deadline() {
+            self.deadline_ms.store(self.first_deadline().as_millis() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// How long a request may be without answer at first.
+    pub(super) fn first_deadline(&self) -> Duration {
+        first_deadline(&self.settings)
     }
 
     /// Whether the server cannot be reached for too long.

@@ -14,6 +14,7 @@ use super::journal::Content;
 use super::link::Link;
 use super::negotiation::Described;
 use super::rounds::RENEWED;
+use super::sent::SHUTTING_DOWN;
 use super::session::ClientSession;
 use super::settings::Dial;
 use crate::nbd::wire::{cmd, flag};
@@ -96,6 +97,7 @@ pub(super) async fn keep(link: Arc<Link>, dial: Arc<dyn Dial>, first: Described)
         let over = link.changes.until(|| (link.is_leaving() || link.lost().is_some()).then_some(()));
         if within(&*link.env, LOOK.min(link.deadline() / LOOKS), over).await.is_none() {
             link.wake_sessions();
+            link.restore_deadline();
             link.look_for_room();
             continue;
         }
@@ -122,6 +124,8 @@ struct Outage<'a> {
     pause: &'a mut Duration,
     /// The connection that was lost was of no use: short, and nothing was asked, or all of it was left unanswered.
     futile: bool,
+    /// It was short, and the server is about to end: one that says so to the same request each time would be asked without a pause.
+    refused: bool,
     /// Nothing was lost, and nothing is said, as long as no try has failed.
     quiet: bool,
     /// Why the last try failed, which is said once.
@@ -136,8 +140,9 @@ impl<'a> Outage<'a> {
             link.set_up(false);
             tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
         }
-        let futile = !link.takes_served() && !quiet && lasted < SHORT;
-        Self { link, first, began: link.env.now(), pause, futile, quiet, said: String::new() }
+        let short = !quiet && lasted < SHORT;
+        let (futile, refused) = (!link.takes_served() && short, short && reason == SHUTTING_DOWN);
+        Self { link, first, began: link.env.now(), pause, futile, refused, quiet, said: String::new() }
     }
 
     /// Waits until there is a connection again. False where nobody needs one any more.
@@ -145,7 +150,7 @@ impl<'a> Outage<'a> {
         // Each of them may have lost calls.
         looked_after(self.link, self.link.end_round()).await;
         let useful = self.link.wait_from_loss();
-        self.futile = !useful || self.futile && self.link.is_idle();
+        self.futile = !useful || self.refused || self.futile && self.link.is_idle();
         if !self.futile {
             *self.pause = PAUSE;
         } else {

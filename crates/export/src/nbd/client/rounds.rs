@@ -210,6 +210,7 @@ impl Link {
         self.active.store(active, Ordering::Release);
         self.failing.store(false, Ordering::Release);
         self.limit_deadline();
+        self.note_slow();
         self.set_up(true);
         {
             let mut state = self.state.lock();

@@ -158,9 +158,12 @@ impl Session for ClientSession {
             return self.end("it is no longer needed");
         }
         self.take_calls();
-        if self.is_late(self.link.deadline()) {
-            self.link.extend_deadline();
-            self.end("a request was not answered for too long");
+        if self.is_late(self.link.first_deadline()) {
+            self.link.note_slow();
+            if self.is_late(self.link.deadline()) {
+                self.link.extend_deadline();
+                self.end("a request was not answered for too long");
+            }
         }
         if work::spent() {
             context.waker().wake_by_ref();

@@ -166,9 +166,12 @@ impl Storage for NbdOrigin {
     }
 
     /// Calls of layers that have ended may be left, as those of writing back: for a server that does not answer they would stay for ever.
-    fn close(&self) -> LocalFuture<()> {
+    fn close(&self) -> LocalFuture<Result<(), Error>> {
         let access = self.access.clone();
-        Box::pin(async move { access.link.close().await })
+        Box::pin(async move {
+            access.link.close().await;
+            Ok(())
+        })
     }
 
     fn read(&self, at: u64, buf: IoBuf, done: usize) -> LocalFuture<Moved> {

@@ -87,6 +87,9 @@ pub(super) struct Core {
     /// The end has made everything durable, whatever failed before.
     pub(super) ended: AtomicBool,
     pub(super) counts: Counts,
+    /// Until when reclaim leaves the device below alone, which has failed.
+    #[cfg(feature = "of-2011")]
+    pub(super) page_outs: spillway_core::sync::Mutex<spillway_policy::backoff::Backoff>,
     pub(super) verify_calls: AtomicU64,
     pub(super) dirtiable: Dirtiable,
 }
@@ -249,6 +252,8 @@ impl Core {
 
     /// The first failure sticks.
     pub(super) fn fail(&self, what: &'static str, kind: Kind) {
+        #[cfg(feature = "of-2011")]
+        self.page_outs.lock().failed(self.env.now());
         if self.failure.set(kind) {
             self.decisions
                 .note(Decision("fail flushes", what), 0, || format!("failed with {}", kind.errno_name()));

@@ -154,7 +154,7 @@ fn a_flush_beside_the_end_of_write_back_or_after_it_is_answered() {
     house.write(3, 7, 1);
     let close = house.cache.close();
     let beside = house.spawn(house.submit(Request::flush()));
-    house.world.run(Answer::pending(close));
+    assert_eq!(house.world.run(Answer::pending(close)), Ok(()));
     house.write(4, 7, 1);
     let after = house.spawn(house.submit(Request::flush()));
     house.until("an answer to both", || beside.get().is_some() && after.get().is_some());

@@ -1,5 +1,7 @@
 //! The cache as the kernel had it in 2011.
 
+use spillway_sim::disk::{Call, Effect, Fault};
+
 use super::zones::{small_and_large, write_folios, zone};
 use super::*;
 use crate::page_cache::Of2011;
@@ -71,4 +73,23 @@ fn writers_run_freely_up_to_the_limit_and_stop_there() {
     assert_eq!(house.world.run(stopped).result, Ok(()));
     assert_eq!((house.number("throttled_writes"), house.number("writes_blocked")), (0, 1));
     house.flush();
+}
+
+/// All memory is dirty, and what is written fails at once: the end of each attempt wakes reclaim.
+#[test]
+fn reclaim_pauses_while_the_device_below_is_away() {
+    let effect = Effect::Fail(Kind::Unreachable);
+    let faults = vec![Fault { call: Some(Call::Write), nth: 0, effect, sticky: true }];
+    let config = Config { dirty_background_ratio: 100, dirty_ratio: 100, ..small_and_large() };
+    let plan = Plan { faults, latency: Latency::Nvme, ..Plan::default() };
+    let house = House::with_plan(&as_in_2011(config), plan);
+    let writes: Vec<_> = (0..100).map(|folio| house.spawn(house.submit(filled(folio * 4, 1, 4)))).collect();
+    house.until("an answer to each", || writes.iter().all(|write| write.get().is_some()));
+    assert!(writes.iter().any(|write| write.get() == Some(Err(Kind::Unreachable))), "there was room");
+    house.below.take(Op::Write);
+    let (world, end) = (house.world.clone(), house.world.now() + Duration::from_secs(60));
+    house.world.spawn_here(Box::pin(async move { world.sleep(Duration::from_secs(60)).await }));
+    house.until("the end of a minute", || house.world.now() >= end);
+    let tries = house.below.take(Op::Write).len();
+    assert!((1..4000).contains(&tries), "{tries} writes of 64 folios in a minute");
 }

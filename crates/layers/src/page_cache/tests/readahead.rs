@@ -269,7 +269,7 @@ fn a_cache_that_is_closed_reads_nothing_ahead_and_is_held_by_nobody() {
     assert_eq!(house.cache.core.streams.found.lock().under_way(), 1, "a piece is on its way");
     let reads = house.below.take(Op::Read);
     assert_eq!(reads.len(), 3 + 1, "the other waits for a buffer: {reads:?}");
-    house.world.run(Answer::pending(house.cache.close()));
+    assert_eq!(house.world.run(Answer::pending(house.cache.close())), Ok(()));
     assert_eq!(Arc::strong_count(&house.cache.core), 1, "something holds it, and the disk below");
     while house.world.go_on() {}
     let reads = house.below.take(Op::Read);
@@ -282,7 +282,7 @@ fn a_cache_is_closed_though_what_is_read_ahead_never_comes() {
     let house = numbered(&mebibytes(), Plan { faults: vec![fault], ..slow() });
     (100..103).for_each(|block| _ = house.read(block, 1));
     let before = house.world.now();
-    house.world.run(Answer::pending(house.cache.close()));
+    assert_eq!(house.world.run(Answer::pending(house.cache.close())), Ok(()));
     assert!(house.world.now() - before < Duration::from_secs(5));
     assert_eq!(house.disk.hung().len(), 1, "it was on its way");
 }

@@ -17,7 +17,12 @@ use super::negotiation::Server;
 use crate::nbd::wire::{self, cmd, flag, handshake_flag, opt};
 
 fn link(timeout: Option<Duration>) -> Arc<Link> {
-    super::link(Arc::new(Clock::default()), timeout, 0)
+    link_by(Arc::default(), timeout)
+}
+
+/// The same by that clock.
+fn link_by(clock: Arc<Clock>, timeout: Option<Duration>) -> Arc<Link> {
+    super::link(clock, timeout, 0)
 }
 
 /// A thread that comes to it late makes the session of a connection that nobody waits for any more.
@@ -52,6 +57,25 @@ fn a_request_has_eight_times_the_limit_once_there_is_a_connection_again() {
     assert_eq!(link.deadline(), (1 << 20) * second);
     link.open(1);
     assert_eq!(link.deadline(), 8 * second);
+}
+
+/// A server that hangs for hours has its requests wait for hours: later ones need not.
+#[test]
+fn a_deadline_without_a_limit_begins_anew_once_no_request_was_slow_for_as_long_as_it_is() {
+    let (clock, minute) = (Arc::<Clock>::default(), Duration::from_secs(60));
+    let link = link_by(clock.clone(), None);
+    let passed = |minutes: u32| {
+        clock.pass(minutes * minute);
+        link.restore_deadline();
+        link.deadline()
+    };
+    (0..3).for_each(|_| link.extend_deadline());
+    clock.pass(60 * minute);
+    link.open(1);
+    assert_eq!(passed(16), 16 * minute, "what is sent again may take as long");
+    link.note_slow();
+    assert_eq!([passed(10), passed(6)], [16 * minute; 2], "one was slow");
+    assert_eq!(passed(1), 2 * minute);
 }
 
 #[test]

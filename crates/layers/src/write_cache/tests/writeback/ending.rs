@@ -8,7 +8,7 @@ fn end(house: &House, cache: &Arc<WriteCache>) {
     house.world.run(Answer::pending(async move {
         cache.suspend().await.unwrap();
         Seam::new(cache.clone()).flush().await.unwrap();
-        cache.close().await;
+        cache.close().await.unwrap();
     }));
 }
 
