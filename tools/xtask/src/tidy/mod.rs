@@ -25,7 +25,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use code::{asserts, doors, unsafety, unwraps};
-use documents::{example, promises};
+use documents::{example, lengths, promises};
 use finding::Finding;
 use structure::{arrows, circles, limits, unused};
 use tree::Tree;
@@ -49,6 +49,7 @@ const RULES: &[Rule] = &[
     unwraps::only_in_tests,
     names::words,
     promises::proofs,
+    lengths::lines,
     marks::machine_paths,
     marks::unfinished,
     marks::plain_words,
