@@ -29,7 +29,7 @@ use documents::{example, lengths, promises};
 use finding::Finding;
 use structure::{arrows, circles, limits, unused};
 use tree::Tree;
-use words::{heads, marks, names, widths};
+use words::{heads, marks, names, repeated, widths};
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
@@ -48,6 +48,7 @@ const RULES: &[Rule] = &[
     heads::present,
     unwraps::only_in_tests,
     names::words,
+    repeated::few,
     promises::proofs,
     lengths::lines,
     marks::machine_paths,
