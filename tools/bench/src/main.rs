@@ -61,7 +61,8 @@ cargo xtask bench vhost               vhost-user beside NBD, qemu-storage-daemon
                                       throughput; fairness beside a busy neighbour
 cargo xtask bench fuse                fio on loop devices over files: a mount beside nbdfuse over nbdkit; as root
 cargo xtask bench zram                in process: codec beside bare lz4 and the kernel's zram; bursts that are deferred;
-                                      memory for real pages; recompress; filesystem: a clone, an archive and a build
+                                      memory for real pages; recompress; filesystem: a clone, an archive and a build;
+                                      keep: starts with up to 16 GiB in a spill file (not in the report)
 cargo xtask bench spill [ROUNDS [GIB]]
                                       pages written back to a file on the disk, beside fio (E1) (4 GiB)
 cargo xtask bench spill soak [SECONDS]
@@ -105,7 +106,7 @@ const BENCHES: [Bench; 13] = [
     ("tls", &[], tls::run),
     ("vhost", &["throughput", "fairness"], vhost::run),
     ("fuse", &[], fuse::run),
-    ("zram", &["codec", "bursts", "memory", "recompress", "filesystem"], zram::run),
+    ("zram", &["codec", "bursts", "memory", "recompress", "filesystem", "keep"], zram::run),
     ("streams", &["inside", "fwrite", "locks"], streams::run),
     ("folio", &folio::PARTS, folio::run),
     ("writecache", &["memory", "large", "churn", "commits", "load", "kernel"], writecache::run),

@@ -5,6 +5,7 @@
 //! no bound is set on it.
 
 mod file_system;
+mod keep;
 
 use std::cell::RefCell;
 use std::os::unix::fs::FileExt;
@@ -36,6 +37,7 @@ pub(crate) fn run(rounds: Rounds) -> Result<()> {
         Some("bursts") => bursts::run(&workers, &pages::elf(SET_BYTES)?, rounds),
         Some("memory") => memory::compare(&workers, rounds),
         Some("recompress") => memory::recompress(&workers, rounds),
+        Some("keep") => keep::measure(&workers, rounds),
         _ => file_system::compare(rounds),
     }
 }

@@ -31,7 +31,7 @@ struct Cli {
 enum Errand {
     /// Check what neither the compiler nor clippy does: arrows, circles, sizes, names, places
     Tidy,
-    /// Count lines of code, functions, public types and asserts of each crate, tests apart
+    /// Count lines of code, functions, public types, asserts and names of types that are defined twice, of each crate, tests apart
     Figures,
     /// Make the tables of options and attributes in docs/ from their declarations
     Manual,

@@ -7,6 +7,7 @@ use std::ops::AddAssign;
 use super::code::asserts::ASSERTS;
 use super::source::Source;
 use super::tree::Tree;
+use super::words::repeated;
 
 /// Definitions of types that other crates see.
 const PUBLIC_TYPES: &[&str] = &["pub struct", "pub enum", "pub trait", "pub type"];
@@ -66,7 +67,7 @@ impl Display for Figures {
     }
 }
 
-/// A line for each crate, and one for all.
+/// A line for each crate, and one for all; and the names of types that are defined more than once.
 pub(super) fn table(tree: &Tree) -> String {
     let mut crates: BTreeMap<&str, Figures> = BTreeMap::new();
     let mut all = Figures::default();
@@ -76,10 +77,15 @@ pub(super) fn table(tree: &Tree) -> String {
         all += &figures;
         *crates.entry(name).or_default() += &figures;
     }
-    let head = "            lines  files  longest  functions  median  longest  public types  asserts in 1000";
-    let rows = crates.iter().map(|(name, figures)| (*name, figures)).chain([("all", &all)]);
-    let rows: Vec<_> = rows.map(|(name, figures)| format!("{name:<8} {figures}")).collect();
-    format!("{head}\n{}", rows.join("\n"))
+    let head = "            lines  files  longest  functions  median  longest  public types  asserts in 1000  names twice";
+    let twice = repeated::names(tree, "crates/");
+    let of_crate = |name: &str| repeated::names(tree, &format!("crates/{name}/")).len();
+    let rows = crates.iter().map(|(name, figures)| (*name, figures, of_crate(name)));
+    let rows = rows.chain([("all", &all, twice.len())]);
+    let rows = rows.map(|(name, figures, names)| format!("{name:<8} {figures} {names:>12}\n"));
+    let names = twice.iter().map(|(name, files)| format!("{name} {}", files.len()));
+    let rows: String = rows.collect();
+    format!("{head}\n{rows}\nnames twice: {}", names.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -93,17 +99,20 @@ mod tests {
         let files = [
             ("crates/a/src/lib.rs", text),
             ("crates/b/src/lib.rs", "fn b() {}\n"),
+            ("crates/c/src/lib.rs", "pub struct A;\n"),
             ("crates/b/tests/c.rs", text),
             ("tools/t/src/lib.rs", text),
         ];
         let table = table(&Tree::of(&files));
-        let rows: Vec<Vec<&str>> =
-            table.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
+        let (rows, names) = table.split_once("\n\n").expect("names below the rows");
+        let rows: Vec<Vec<&str>> = rows.lines().skip(1).map(|row| row.split_whitespace().collect()).collect();
         let wanted = [
-            ["a", "4", "1", "18", "1", "4", "4", "1", "250.0"],
-            ["b", "1", "1", "1", "1", "1", "1", "0", "0.0"],
-            ["all", "5", "2", "18", "2", "4", "4", "1", "200.0"],
+            ["a", "4", "1", "18", "1", "4", "4", "1", "250.0", "0"],
+            ["b", "1", "1", "1", "1", "1", "1", "0", "0.0", "0"],
+            ["c", "1", "1", "1", "0", "0", "0", "1", "0.0", "0"],
+            ["all", "6", "3", "18", "2", "4", "4", "2", "166.7", "1"],
         ];
         assert_eq!(rows, wanted);
+        assert_eq!(names, "names twice: A 2");
     }
 }

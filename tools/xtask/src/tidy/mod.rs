@@ -25,11 +25,11 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use code::{asserts, doors, unsafety, unwraps};
-use documents::{example, promises};
+use documents::{example, lengths, promises};
 use finding::Finding;
 use structure::{arrows, circles, limits, unused};
 use tree::Tree;
-use words::{heads, marks, names, widths};
+use words::{heads, marks, names, repeated, widths};
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
@@ -48,7 +48,9 @@ const RULES: &[Rule] = &[
     heads::present,
     unwraps::only_in_tests,
     names::words,
+    repeated::few,
     promises::proofs,
+    lengths::lines,
     marks::machine_paths,
     marks::unfinished,
     marks::plain_words,

@@ -127,7 +127,8 @@ fn text(tokens: &[Token], at: usize) -> &str {
     tokens.get(at).map_or("", |token| &token.text)
 }
 
-fn is_word(text: &str) -> bool {
+/// Whether a token is a name or a keyword.
+pub(super) fn is_word(text: &str) -> bool {
     text.starts_with(|c: char| c == '_' || c.is_alphabetic())
 }
 

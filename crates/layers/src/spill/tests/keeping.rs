@@ -1,5 +1,7 @@
 //! Files that keep what a device stored, over stops and starts.
 
+mod starting;
+
 use spillway_core::{Registry, WorkKind};
 use spillway_sim::disk::{Call, Effect, Fault};
 

@@ -1,7 +1,9 @@
 //! The regions that are not clean, in order: an AVL tree in slots that follow each other, so that it takes no more than they do.
 //!
 //! Each node knows which one below it became dirty first: the next region with something old enough is found without looking at the others.
-//! When a node leaves, the last one takes its slot.
+//! When a node leaves, the last one takes its slot. A `BTreeMap` knows nothing of what lies below a node: the search would visit each younger
+//! region before the next old one, while writers wait; and with a set by age its nodes, half empty at worst, would take about 120 bytes a
+//! region, where 34 are charged.
 
 use std::cmp::Ordering;
 use std::ops::Range;

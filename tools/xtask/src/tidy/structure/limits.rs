@@ -1,4 +1,6 @@
-//! Sizes of functions and files, and the list of reasons for exceptions.
+//! Sizes of functions, files and folders, and the list of reasons for exceptions.
+
+use std::collections::BTreeMap;
 
 use crate::tidy::finding::Finding;
 use crate::tidy::source::Source;
@@ -6,6 +8,9 @@ use crate::tidy::tree::Tree;
 
 const FUNCTION_LINES_MAX: usize = 70;
 const FILE_LINES_MAX: usize = 800;
+
+/// Rust files of a folder that lie in it, and not in one of its folders.
+const FOLDER_FILES_MAX: usize = 16;
 
 /// Lines from which on a file is long, and how many may be.
 const LONG_FILE_LINES: usize = 400;
@@ -20,7 +25,7 @@ struct Entry<'a> {
     reason: &'a str,
 }
 
-/// Something too long, named as the list names it.
+/// Something too large, named as the list names it.
 struct Excess {
     subject: String,
     finding: Finding,
@@ -71,7 +76,7 @@ fn entries(text: &str) -> Vec<Entry<'_>> {
 }
 
 fn excesses(tree: &Tree) -> Vec<Excess> {
-    let mut found = Vec::new();
+    let mut found = full_folders(tree);
     for source in &tree.sources {
         let path = &source.path;
         let lines = source.text.lines().count();
@@ -91,6 +96,23 @@ fn excesses(tree: &Tree) -> Vec<Excess> {
         }
     }
     found
+}
+
+/// Tests end to end are a list, and lie elsewhere.
+fn full_folders(tree: &Tree) -> Vec<Excess> {
+    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
+    for source in tree.sources_in(&["crates/", "tools/"]) {
+        let (folder, _) = source.path.rsplit_once('/').expect("it lies in a folder");
+        *folders.entry(folder).or_default() += 1;
+    }
+    let full = folders.into_iter().filter(|(_, files)| *files > FOLDER_FILES_MAX);
+    full.map(|(folder, files)| {
+        let message = format!(
+            "{files} Rust files where {FOLDER_FILES_MAX} are allowed: put what belongs together in folders"
+        );
+        Excess { subject: folder.into(), finding: Finding::new("folder-size", folder, 1, message) }
+    })
+    .collect()
 }
 
 #[cfg(test)]
@@ -121,6 +143,24 @@ mod tests {
     fn eight_hundred_and_one_lines_are_too_many_for_a_file() {
         assert!(rules(&[(PATH, &"//\n".repeat(800))]).is_empty());
         assert_eq!(rules(&[(PATH, &"//\n".repeat(801))]), ["file-size"]);
+    }
+
+    #[test]
+    fn seventeen_files_are_too_many_for_a_folder() {
+        let found = |folder: &str, count: usize, more: &[(&str, &str)]| {
+            let paths: Vec<String> = (0..count).map(|at| format!("{folder}/file{at}.rs")).collect();
+            let others = ["below/file.rs", "words.txt"].map(|name| format!("{folder}/{name}"));
+            let files = paths.iter().chain(&others).map(|path| (path.as_str(), "//! Words.\n"));
+            rules(&files.chain(more.iter().copied()).collect::<Vec<_>>())
+        };
+        for folder in ["crates/core/src", "crates/core/src/sync/tests", "tools/sim/src"] {
+            assert_eq!(found(folder, 16, &[]), [""; 0], "{folder}");
+            assert_eq!(found(folder, 17, &[]), ["folder-size"], "{folder}");
+        }
+        assert_eq!(found("tests/tests/e2e", 17, &[]), [""; 0], "a list");
+        let reason = [(REASONS, "crates/core/src = a list too\n")];
+        assert_eq!(found("crates/core/src", 17, &reason), [""; 0]);
+        assert_eq!(found("crates/core/src", 16, &reason), ["reasons"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Rules on crates, folders and files: what may depend on what, and how large a file or a function may be.
+//! Rules on crates, folders and files: what may depend on what, and how large a folder, a file or a function may be.
 
 pub(super) mod arrows;
 pub(super) mod circles;

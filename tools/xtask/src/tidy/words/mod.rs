@@ -3,4 +3,5 @@
 pub(super) mod heads;
 pub(super) mod marks;
 pub(super) mod names;
+pub(super) mod repeated;
 pub(super) mod widths;
