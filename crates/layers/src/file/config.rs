@@ -18,7 +18,8 @@ options! {
     pub struct Config;
     Start path: PathBuf = Type::Path,
         "The file or block device, which must exist; or an export of an NBD server: nbd://HOST/EXPORT, nbd://HOST:PORT/EXPORT, \
-         nbd+unix:///EXPORT?socket=PATH; or an image of Ceph RBD: rbd:POOL/IMAGE, rbd:POOL/NAMESPACE/IMAGE, either with @SNAP"
+         nbd+unix:///EXPORT?socket=PATH, with nbds for TLS; or an image of Ceph RBD: rbd:POOL/IMAGE, rbd:POOL/NAMESPACE/IMAGE, either with \
+         @SNAP"
         .preset(Preset::Required).option("origin");
     Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
         .preset(Preset::Switch(false)).option("read-only");
