@@ -23,8 +23,8 @@ options! {
         .preset(Preset::Required).option("origin");
     Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
         .preset(Preset::Switch(false)).option("read-only");
-    Start timeout: Option<u64> = Type::Number(1, 31_536_000),
-        "How long requests wait while the server of the origin cannot be reached, before they fail"
+    Start timeout: Option<u64> = Type::Number(0, 31_536_000),
+        "How long requests wait while the server of the origin cannot be reached, before they fail; 0 is no limit"
         .unit(Unit::Seconds).preset(Preset::Words("none")).or_none().option("origin-timeout");
     Start connections: u64 = Type::Number(1, 16),
         "Connections to the server of the origin at most, one for each worker; one where it does not allow several"
@@ -51,11 +51,16 @@ options! {
         .preset(Preset::Switch(false)).option("take-over");
 }
 
+/// Seconds that requests wait at most; 0 means the same as none.
+fn limit(timeout: Option<u64>) -> Option<u64> {
+    timeout.filter(|&seconds| seconds > 0)
+}
+
 impl Config {
     fn backing(&self) -> BackingDevice {
         let (path, read_only) = (self.path.clone(), self.read_only);
         let remote = Remote {
-            timeout: self.timeout.map(Duration::from_secs),
+            timeout: limit(self.timeout).map(Duration::from_secs),
             connections: self.connections as usize,
             journal_bytes: self.journal as usize,
             tls_certificates: self.tls_certificates.clone(),
@@ -133,7 +138,7 @@ impl Shown {
 static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(OPTIONS.path, |shown| Value::Text(shown.config.path.display().to_string())),
     Attribute::read(OPTIONS.read_only, |shown| Value::Switch(shown.file.geometry().read_only)),
-    Attribute::read(OPTIONS.timeout, |shown| shown.config.timeout.value()),
+    Attribute::read(OPTIONS.timeout, |shown| limit(shown.config.timeout).value()),
     Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
     Attribute::read(OPTIONS.journal, |shown| Value::U64(shown.config.journal)),
     Attribute::read(OPTIONS.tls_certificates, |shown| shown.config.tls_certificates.value()),
@@ -184,3 +189,17 @@ static ROWS: &[Attribute<Shown>] = &[
         Value::U64(shown.file.geometry().size)
     }),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_of_0_is_none() {
+        for (text, seconds) in [("0", None), ("none", None), ("1", Some(1))] {
+            let timeout = Field::of(OPTIONS.timeout.parse(text).unwrap());
+            let config = Config { timeout, ..Config::default() };
+            assert_eq!(config.backing().remote.timeout, seconds.map(Duration::from_secs), "{text}");
+        }
+    }
+}
