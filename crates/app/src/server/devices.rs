@@ -1,15 +1,16 @@
 //! The devices of this server: the [`Catalog`] that control clients see.
 //!
-//! Looking is done on the thread that asks, and so are changes of a device, one after the other. Devices are added and stopped by the server's
-//! own thread. The list's lock is a leaf: it is released before a device is asked.
+//! Looking is done on the thread that asks, and so are changes of a device, one after the other, but for those of which
+//! [`changes::is_at_once`] says so. Devices are added and stopped by the server's own thread. The locks of the lists are leaves: they are
+//! released before a device is asked.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 
 use spillway_core::session::Peer;
 use spillway_core::sync::RwLock;
-use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec};
+use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec, Value};
 use spillway_export::control::{
     AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
@@ -22,6 +23,8 @@ use crate::server::{occupants, own};
 /// All devices of this server.
 pub(crate) struct Devices {
     list: RwLock<Vec<Arc<Device>>>,
+    /// Those that end, for what may be set then.
+    ending: RwLock<Vec<Weak<Device>>>,
     env: Arc<dyn Env>,
     /// What the server says of itself.
     own: Arc<dyn Attributes>,
@@ -38,7 +41,7 @@ impl Devices {
         registry: Arc<Registry>,
         events: Sender<Event>,
     ) -> Self {
-        Self { list: RwLock::new(Vec::new()), env, own, registry, events }
+        Self { list: RwLock::new(Vec::new()), ending: RwLock::new(Vec::new()), env, own, registry, events }
     }
 
     /// Adds a device whose name is not taken.
@@ -53,12 +56,22 @@ impl Devices {
         list.push(device);
     }
 
-    /// Takes a device from the list that is there.
+    /// Takes a device that ends from the list that is there.
     pub(crate) fn remove(&self, name: &str) {
-        let mut list = self.list.write();
-        let before = list.len();
-        list.retain(|device| device.name() != name);
-        assert_eq!(list.len() + 1, before, "device {name} is taken from a list that has it once");
+        let device = {
+            let mut list = self.list.write();
+            let place = list.iter().position(|device| device.name() == name);
+            list.remove(place.expect("a device is taken from a list that has it"))
+        };
+        let mut ending = self.ending.write();
+        ending.retain(|device| device.strong_count() > 0);
+        ending.push(Arc::downgrade(&device));
+    }
+
+    /// The device of that name that ends, if there is one.
+    fn find_ending(&self, name: &str) -> Option<Arc<Device>> {
+        let ending: Vec<_> = self.ending.read().iter().filter_map(Weak::upgrade).collect();
+        ending.into_iter().find(|device| device.name() == name)
     }
 
     /// Every device, in the order in which they were configured or added.
@@ -98,6 +111,17 @@ impl Devices {
                 Answer::pending(outcome(made))
             }
             Err(error) => Answer::Done(Err(error)),
+        }
+    }
+
+    fn set(&self, device: &str, attribute: String, value: Result<Value, Error>) -> Answer<Result<(), Error>> {
+        let found = self.find(device).ok().or_else(|| self.find_ending(device));
+        match (found.filter(|found| changes::is_at_once(found, &attribute)), value) {
+            (Some(found), Ok(value)) => found.stack.set(&attribute, value),
+            (Some(_), Err(error)) => Answer::Done(Err(error)),
+            (None, value) => self.make(device, async move |device, env| {
+                changes::set(&device, &*env, &attribute, value?).await
+            }),
         }
     }
 
@@ -155,9 +179,7 @@ impl Catalog for Devices {
 
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
         match operation {
-            Operation::Set { device, attribute, value } => self.make(&device, async move |device, env| {
-                changes::set(&device, &*env, &attribute, value_of(value)?).await
-            }),
+            Operation::Set { device, attribute, value } => self.set(&device, attribute, value_of(value)),
             Operation::Reset { device } => {
                 self.make(&device, async move |device, env| changes::reset(&device, &*env).await)
             }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::block::ByteRange;
 use crate::block_device::device::{Answer, Extent, Geometry};
 use crate::env::LocalFuture;
-use crate::error::Kind;
+use crate::error::{Error, Kind};
 use crate::memory::buffer::IoBuf;
 use crate::sync::AtomicBool;
 
@@ -98,6 +98,12 @@ pub trait Storage: Send + Sync {
     /// The last calls are about to come: where calls fail after a time since a server cannot be reached, they have that time once more from
     /// now on.
     fn wait_anew(&self) {}
+
+    /// Has calls fail once the server cannot be reached for that time, and wait for it where it is `None`: those too that wait already, which
+    /// may have the whole time once more. An error says in words why that cannot be, and nothing has changed then.
+    fn set_timeout(&self, _timeout: Option<Duration>) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Set for good once another host has taken the data over, where that can be: `fenced` in [`Connection::STATES`].
     fn fence(&self) -> Option<Arc<AtomicBool>> {

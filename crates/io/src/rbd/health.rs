@@ -8,7 +8,7 @@ use spillway_core::storage::Connection;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long changes fail at once after a call was given up.
-const PAUSE: Duration = Duration::from_secs(5);
+pub(super) const PAUSE: Duration = Duration::from_secs(5);
 
 /// How the cluster of one image is.
 pub(super) struct Health {

@@ -11,7 +11,7 @@ use spillway_core::{
 
 use super::device::File;
 use crate::open_context::{BackingDevice, Ceph, Open, OpenContext, OpenDevice, Remote};
-use crate::options::{Field, options};
+use crate::options::{Field, Live, options};
 
 options! {
     /// What a configuration says about a file or block device.
@@ -23,7 +23,7 @@ options! {
         .preset(Preset::Required).option("origin");
     Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
         .preset(Preset::Switch(false)).option("read-only");
-    Start timeout: Option<u64> = Type::Number(0, 31_536_000),
+    Live timeout: Option<u64> = Type::Number(0, 31_536_000),
         "How long requests wait while the server of the origin cannot be reached, before they fail; 0 is no limit"
         .unit(Unit::Seconds).preset(Preset::Words("none")).or_none().option("origin-timeout");
     Start connections: u64 = Type::Number(1, 16),
@@ -78,7 +78,8 @@ impl Config {
 impl Open<()> for Config {
     async fn open(&self, (): (), context: &OpenContext) -> Result<OpenDevice, Error> {
         let (file, notes) = File::open(&self.backing(), context).await?;
-        let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), file }), ROWS);
+        let timeout = Live::new(limit(self.timeout));
+        let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), timeout, file }), ROWS);
         let (grow, suspend): (Arc<dyn Grow>, Arc<dyn Suspend>) = (file.clone(), file.clone());
         let fence = file.fence();
         Ok(OpenDevice {
@@ -126,10 +127,19 @@ impl Suspend for File {
 /// A file as the control plane sees it.
 struct Shown {
     config: Config,
+    /// See [`limit`].
+    timeout: Live<Option<u64>>,
     file: Arc<File>,
 }
 
 impl Shown {
+    fn set_timeout(&self, timeout: Option<u64>) -> Result<(), Error> {
+        let timeout = limit(timeout);
+        self.file.backing.storage.set_timeout(timeout.map(Duration::from_secs))?;
+        self.timeout.set(timeout);
+        Ok(())
+    }
+
     fn connection(&self) -> Connection {
         self.file.backing.storage.connection()
     }
@@ -138,7 +148,11 @@ impl Shown {
 static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(OPTIONS.path, |shown| Value::Text(shown.config.path.display().to_string())),
     Attribute::read(OPTIONS.read_only, |shown| Value::Switch(shown.file.geometry().read_only)),
-    Attribute::read(OPTIONS.timeout, |shown| limit(shown.config.timeout).value()),
+    Attribute::both(
+        OPTIONS.timeout,
+        |shown| shown.timeout.get().value(),
+        |shown, timeout| shown.set_timeout(Field::of(timeout)),
+    ),
     Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
     Attribute::read(OPTIONS.journal, |shown| Value::U64(shown.config.journal)),
     Attribute::read(OPTIONS.tls_certificates, |shown| shown.config.tls_certificates.value()),

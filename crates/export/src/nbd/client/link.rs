@@ -37,6 +37,8 @@ pub(super) struct State {
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
     waits_since: Duration,
+    /// How long they do.
+    timeout: Option<Duration>,
 }
 
 /// See [the module](self).
@@ -68,7 +70,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(env: Arc<dyn Env>, settings: Settings) -> Self {
         assert!(settings.connections > 0, "a link has a connection");
-        let deadline = first_deadline(&settings);
+        let timeout = settings.timeout;
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
         let journal = Mutex::new(Journal::new(settings.journal_bytes));
         Self {
@@ -76,7 +78,7 @@ impl Link {
             settings,
             channels,
             active: AtomicUsize::new(1),
-            state: Mutex::default(),
+            state: Mutex::new(State { timeout, ..State::default() }),
             changes: Changes::default(),
             journal,
             changing: RangeSet::new(usize::MAX),
@@ -86,7 +88,7 @@ impl Link {
             served: AtomicBool::new(true),
             health: ServerHealth::new(ServerState::Silent, Duration::ZERO),
             leaving: AtomicBool::new(false),
-            deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
+            deadline_ms: AtomicU64::new(first_deadline(timeout).as_millis() as u64),
             size: AtomicU64::new(0),
         }
     }
@@ -130,19 +132,34 @@ impl Link {
 
     /// A server was slower than the deadline. Where calls wait for a limited time, so does that: it begins anew.
     pub(super) fn extend_deadline(&self) {
-        let (first, twice) = (first_deadline(&self.settings), self.deadline() * 2);
+        let timeout = self.timeout();
+        let (first, twice) = (first_deadline(timeout), self.deadline() * 2);
         // Where calls fail, nobody waits: what is sent again may take as long as it does.
-        let is_limited = self.settings.timeout.is_some() && !self.is_failing();
+        let is_limited = timeout.is_some() && !self.is_failing();
         let next = if is_limited && twice > first * SLOWER_MAX { first } else { twice };
         self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Calls are sent from now on: where they wait for a limited time, they have no more than a server that is slow.
     pub(super) fn limit_deadline(&self) {
-        if self.settings.timeout.is_some() {
-            let most = first_deadline(&self.settings) * SLOWER_MAX;
+        let timeout = self.timeout();
+        if timeout.is_some() {
+            let most = first_deadline(timeout) * SLOWER_MAX;
             self.deadline_ms.fetch_min(most.as_millis() as u64, Ordering::Relaxed);
         }
+    }
+
+    /// How long calls wait for a server that cannot be reached.
+    fn timeout(&self) -> Option<Duration> {
+        self.state.lock().timeout
+    }
+
+    /// Calls wait for so long from now on, also those that wait already; requests without answer have the time that follows from it.
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
+        self.state.lock().timeout = timeout;
+        self.deadline_ms.store(first_deadline(timeout).as_millis() as u64, Ordering::Relaxed);
+        self.wait_from_now();
+        self.wake_sessions();
     }
 
     /// Whether the server cannot be reached for too long.
@@ -266,7 +283,7 @@ impl Link {
     }
 
     fn left(&self, state: &State) -> Option<Duration> {
-        let timeout = self.settings.timeout.filter(|_| !self.is_failing())?;
+        let timeout = state.timeout.filter(|_| !self.is_failing())?;
         Some((state.waits_since + timeout).saturating_sub(self.env.now()))
     }
 
@@ -298,7 +315,7 @@ impl Link {
     }
 
     fn fail_old_calls(&self) {
-        let Some(timeout) = self.settings.timeout else { return };
+        let Some(timeout) = self.timeout() else { return };
         let before = self.env.now().saturating_sub(timeout * SLOWER_MAX);
         for channel in &self.channels {
             let is_old = |call: &Call| call.first_sent.is_some_and(|since| since < before);
@@ -372,6 +389,6 @@ impl Link {
     }
 }
 
-fn first_deadline(settings: &Settings) -> Duration {
-    settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
+fn first_deadline(timeout: Option<Duration>) -> Duration {
+    timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
 }

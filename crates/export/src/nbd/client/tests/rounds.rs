@@ -16,6 +16,10 @@ use super::super::settings::Settings;
 use crate::nbd::wire::cmd;
 
 fn link(timeout: Option<Duration>) -> Arc<Link> {
+    link_by(Arc::default(), timeout)
+}
+
+fn link_by(clock: Arc<Clock>, timeout: Option<Duration>) -> Arc<Link> {
     let settings = Settings {
         address: "nbd://host".to_owned(),
         export: String::new(),
@@ -25,7 +29,7 @@ fn link(timeout: Option<Duration>) -> Arc<Link> {
         tls: None,
         journal_bytes: 0,
     };
-    Arc::new(Link::new(Arc::new(Clock::default()), settings))
+    Arc::new(Link::new(clock, settings))
 }
 
 /// A thread that comes to it late makes the session of a connection that nobody waits for any more.
@@ -60,6 +64,28 @@ fn a_request_has_eight_times_the_limit_once_there_is_a_connection_again() {
     assert_eq!(link.deadline(), (1 << 20) * second);
     link.open(1);
     assert_eq!(link.deadline(), 8 * second);
+}
+
+/// Also where calls fail.
+#[test]
+fn a_limit_that_is_set_counts_from_then_on() {
+    let (second, clock) = (Duration::from_secs(1), Arc::<Clock>::default());
+    let link = link_by(clock.clone(), None);
+    clock.pass(100 * second);
+    assert_eq!((link.remaining(), link.deadline()), (None, 120 * second));
+    for seconds in [3u32, 200, 1] {
+        let limit = seconds * second;
+        link.set_timeout(Some(limit));
+        assert_eq!((link.remaining(), link.deadline()), (Some(limit), limit.min(120 * second)));
+        clock.pass(limit - Duration::from_millis(1));
+        assert!(!link.fail_in_time() && !link.is_failing(), "they wait for {seconds} s");
+        clock.pass(Duration::from_millis(1));
+        assert!(link.fail_in_time() && link.is_failing(), "they fail after {seconds} s");
+    }
+    link.set_timeout(None);
+    clock.pass(1000 * second);
+    assert!(!link.fail_in_time() && !link.is_failing(), "they wait without a limit");
+    assert_eq!((link.remaining(), link.deadline()), (None, 120 * second));
 }
 
 #[test]
