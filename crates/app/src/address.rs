@@ -252,6 +252,15 @@ mod tests {
     }
 
     #[test]
+    fn the_help_of_an_origin_names_each_scheme() {
+        let options = spillway_layers::stack::options("file").unwrap();
+        let path = options.iter().find(|spec| spec.name == "path").unwrap();
+        for scheme in ["nbd://", "nbd+unix://", "nbds", "rbd:"] {
+            assert!(path.help.contains(scheme), "{scheme}: {}", path.help);
+        }
+    }
+
+    #[test]
     fn commands_can_be_pasted() {
         let commands = Address::unix("/tmp/a b.sock").commands("ram0", "  ");
         let lines: Vec<_> = commands.lines().collect();

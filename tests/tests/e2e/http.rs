@@ -154,7 +154,25 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
             assert!(names.contains(&name), "{file} names {name}, which a server does not have");
         }
     }
+    states_have_rules(&samples);
     let _: Json = serde_json::from_str(&document("grafana.json")).expect("JSON");
+}
+
+/// Each state of a connection that is not well has one rule. An outage passes by itself, and what was taken over does not.
+fn states_have_rules(samples: &BTreeMap<String, f64>) {
+    let text = document("alerts.yml");
+    let rules = text.split("spillway_file_connection{state").skip(1);
+    let rules: Vec<&str> = rules.map(|rest| rest.split('"').nth(1).expect("states")).collect();
+    let states = samples
+        .keys()
+        .filter_map(|key| key.strip_prefix("spillway_file_connection device=a part=file state="));
+    let unwell: Vec<&str> = states.filter(|state| !["local", "up"].contains(state)).collect();
+    assert!(unwell.len() > 3, "{unwell:?}");
+    for state in unwell {
+        let named = rules.iter().filter(|rule| rule.split('|').any(|named| named == state)).count();
+        assert_eq!(named, 1, "rules for {state}: {rules:?}");
+    }
+    assert!(rules.contains(&"fenced"), "{rules:?}");
 }
 
 /// The cache reads from the file and writes to it at once: each passes what its client asks for.

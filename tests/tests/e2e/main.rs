@@ -39,6 +39,7 @@ mod nbd_outage;
 mod nbd_shown;
 mod nbd_silent;
 mod origin_fsck;
+mod origin_timeout;
 mod other_users;
 mod package;
 mod page_cache;

@@ -37,13 +37,14 @@ fn of_stack(stack: &mut StackConfig) -> Vec<&mut PathBuf> {
         LayerConfig::WriteCache(cache) => Some(&mut cache.path),
         _ => None,
     });
-    let (path, beside) = match &mut stack.origin {
+    let of_origin: Vec<_> = match &mut stack.origin {
         OriginConfig::File(file) => {
             let is_file = Scheme::of(&file.path) == Scheme::Path;
-            (is_file.then_some(&mut file.path), file.tls_certificates.as_mut())
+            let beside = [&mut file.tls_certificates, &mut file.ceph_conf, &mut file.ceph_keyring];
+            is_file.then_some(&mut file.path).into_iter().chain(beside.into_iter().flatten()).collect()
         }
-        OriginConfig::Zram(zram) => (zram.spill.as_mut(), None),
-        OriginConfig::Memory(_) | OriginConfig::Null(_) => (None, None),
+        OriginConfig::Zram(zram) => zram.spill.iter_mut().collect(),
+        OriginConfig::Memory(_) | OriginConfig::Null(_) => Vec::new(),
     };
-    path.into_iter().chain(beside).chain(of_layers).collect()
+    of_origin.into_iter().chain(of_layers).collect()
 }

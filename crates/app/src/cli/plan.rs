@@ -286,13 +286,15 @@ mod tests {
     #[test]
     fn paths_are_resolved_while_the_working_folder_is_known() {
         let line = "spillway disk --origin image.raw --socket s --read-only --http unix:h --tls-certificates c \
-                    --origin-tls-certificates o";
+                    --origin-tls-certificates o --ceph-conf f --ceph-keyring k";
         let plan = plan(line).unwrap();
         assert!(plan.server.http.unwrap().starts_with("unix:/"));
         assert!(plan.server.tls_certificates.unwrap().is_absolute());
         let OriginConfig::File(file) = &plan.devices[0].stack.origin else { panic!("not a file") };
         assert!(file.path.is_absolute() && file.read_only && plan.devices[0].read_only);
-        assert!(file.tls_certificates.as_ref().is_some_and(|path| path.is_absolute()));
+        for path in [&file.tls_certificates, &file.ceph_conf, &file.ceph_keyring] {
+            assert!(path.as_ref().is_some_and(|path| path.is_absolute()), "{path:?}");
+        }
         assert!(plan.server.socket.unwrap().is_absolute());
         let ram = self::plan("spillway ram --size 1G --spill s").unwrap();
         let OriginConfig::Zram(zram) = &ram.devices[0].stack.origin else { panic!("not zram") };

@@ -1,7 +1,8 @@
 //! The devices of this server: the [`Catalog`] that control clients see.
 //!
-//! Looking is done on the thread that asks, and so are changes of a device, one after the other. Devices are added and stopped by the server's
-//! own thread. The locks of the lists are leaves: they are released before a device is asked.
+//! Looking is done on the thread that asks, and so are changes of a device, one after the other, but for those of which
+//! [`changes::is_at_once`] says so. Devices are added and stopped by the server's own thread. The locks of the lists are leaves: they are
+//! released before a device is asked.
 
 use std::future::Future;
 use std::sync::mpsc::Sender;
@@ -9,24 +10,30 @@ use std::sync::{Arc, Weak};
 
 use spillway_core::session::Peer;
 use spillway_core::sync::{Mutex, RwLock};
-use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec};
+use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec, Value};
 use spillway_export::control::{
     AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
 
 use crate::server::device::changes::{self, once_left};
-use crate::server::device::{Device, Ended, occupants};
+use crate::server::device::{Device, occupants};
 use crate::server::event::{Event, ReplySender, ask, outcome};
 use crate::server::own;
 
-/// A device that ends, by name.
-type Ending = (String, Weak<Ended>);
+/// Devices that end.
+type Ending = Mutex<Vec<Weak<Device>>>;
+
+/// The one of that name, if there is one.
+fn find_ending(ending: &Ending, name: &str) -> Option<Arc<Device>> {
+    let ending: Vec<_> = ending.lock().iter().filter_map(Weak::upgrade).collect();
+    ending.into_iter().find(|device| device.name() == name)
+}
 
 /// All devices of this server.
 pub(crate) struct Devices {
     list: RwLock<Vec<Arc<Device>>>,
     /// Those that were taken from the list and have not gone.
-    ending: Arc<Mutex<Vec<Ending>>>,
+    ending: Arc<Ending>,
     env: Arc<dyn Env>,
     /// What the server says of itself.
     own: Arc<dyn Attributes>,
@@ -58,7 +65,7 @@ impl Devices {
         list.push(device);
     }
 
-    /// Takes a device from the list that is there.
+    /// Takes a device that ends from the list that is there.
     pub(crate) fn remove(&self, name: &str) {
         let device = {
             let mut list = self.list.write();
@@ -66,8 +73,8 @@ impl Devices {
             list.remove(place.expect("a device is taken from a list that has it"))
         };
         let mut ending = self.ending.lock();
-        ending.retain(|(other, ended)| other != name && ended.strong_count() > 0);
-        ending.push((name.to_owned(), Arc::downgrade(&device.ended)));
+        ending.retain(|other| other.upgrade().is_some_and(|other| other.name() != name));
+        ending.push(Arc::downgrade(&device));
     }
 
     /// Every device, in the order in which they were configured or added.
@@ -110,6 +117,17 @@ impl Devices {
         }
     }
 
+    fn set(&self, device: &str, attribute: String, value: Result<Value, Error>) -> Answer<Result<(), Error>> {
+        let found = self.find(device).ok().or_else(|| find_ending(&self.ending, device));
+        match (found.filter(|found| changes::is_at_once(found, &attribute)), value) {
+            (Some(found), Ok(value)) => found.stack.set(&attribute, value),
+            (Some(_), Err(error)) => Answer::Done(Err(error)),
+            (None, value) => self.make(device, async move |device, env| {
+                changes::set(&device, &*env, &attribute, value?).await
+            }),
+        }
+    }
+
     fn resize(&self, device: &str, size: Option<u64>) -> Answer<Result<(), Error>> {
         let events = self.events.clone();
         self.make(device, async move |device, env| {
@@ -129,8 +147,7 @@ impl Devices {
         let asked = self.end(move |reply| Event::StopDevice(device.clone(), reply));
         Answer::pending(async move {
             let stopped = asked.await;
-            let is_it = |(other, _): &&Ending| *other == name;
-            let under_way = ending.lock().iter().find(is_it).and_then(|(_, ended)| ended.upgrade());
+            let under_way = find_ending(&ending, &name).map(|device| device.ended.clone());
             match (stopped, under_way) {
                 (Err(_), Some(ended)) => ended.outcome().await,
                 (stopped, _) => stopped,
@@ -179,9 +196,7 @@ impl Catalog for Devices {
 
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
         match operation {
-            Operation::Set { device, attribute, value } => self.make(&device, async move |device, env| {
-                changes::set(&device, &*env, &attribute, value_of(value)?).await
-            }),
+            Operation::Set { device, attribute, value } => self.set(&device, attribute, value_of(value)),
             Operation::Reset { device } => {
                 self.make(&device, async move |device, env| changes::reset(&device, &*env).await)
             }

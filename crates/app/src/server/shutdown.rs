@@ -5,13 +5,14 @@
 //! | --- | --- |
 //! | commands | nothing: those that take long end early, and a server that is away has its time once more |
 //! | clients | nothing: no other is accepted, and received requests are completed |
-//! | changes | the one under way; no other is made |
+//! | changes | the one under way; no other is made, but for a `timeout` of an origin |
 //! | clients | their connections close |
 //! | layers | each ends, from the top down |
 //! | flush | what was acknowledged is as durable as the device can make it |
 //! | close | writing back and reading ahead, as far as disks answer; a lock that keeps other hosts out is given back, connections end |
 //!
-//! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal alone.
+//! A step that takes longer than [`PATIENCE`] is named in the log, and waited for: what was acknowledged is given up by a second signal, or
+//! by such a timeout where the server of the origin does not answer.
 //! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::ConnectionLimits::stop_grace).
 
 use std::future::Future;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::env::within;
-use spillway_core::{Env, Error, Seam};
+use spillway_core::{Attributes, Env, Error, Seam, Value};
 use spillway_export::Reserved;
 use spillway_io::Serving;
 
@@ -105,8 +106,19 @@ async fn step<T>(env: &dyn Env, device: &Device, what: &str, work: impl Future<O
     if let Some(done) = within(env, PATIENCE, work.as_mut()).await {
         return done;
     }
-    service::warn(&format!("device {} ends: waiting for {what}", device.name()));
+    service::warn(&format!("device {} ends: waiting for {what}{}", device.name(), way_out(device)));
     work.await
+}
+
+/// What ends the wait for an origin that does not answer.
+fn way_out(device: &Device) -> String {
+    match device.stack.get("connection") {
+        Ok(Value::Choice("reconnecting")) => format!(
+            ". Its origin does not answer: spillway set {} timeout SECONDS gives it up after that time",
+            device.name()
+        ),
+        _ => String::new(),
+    }
 }
 
 /// Has the clients of a device leave. The future waits for that.
@@ -146,7 +158,9 @@ mod tests {
     use crate::server::device::ChangeLock;
     use crate::trust::Trusts;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
-    use spillway_core::{Budget, Job, Kind, LocalFuture, Place, Suspend, block_on};
+    use spillway_core::{
+        Attribute, Budget, Job, Kind, LocalFuture, Place, Spec, Suspend, Table, Type, block_on,
+    };
     use spillway_export::Export;
     use spillway_io::{Workers, WorkersOptions};
     use spillway_layers::small::null;
@@ -224,6 +238,23 @@ mod tests {
         assert_eq!(block_on(ended), Some(Ok(())));
         let error = block_on(answer).expect("it is answered").expect_err("its lock is left");
         assert!(error.message().contains("lost nothing, but its lock is left"), "{error}");
+    }
+
+    #[test]
+    fn who_waits_for_an_origin_that_does_not_answer_is_told_what_ends_that() {
+        static ROWS: &[Attribute<&'static str>] = &[Attribute::read(
+            Spec::fact("connection", Type::Choice(&["up", "reconnecting"]), "How it is reached"),
+            |state| Value::Choice(*state),
+        )];
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let mut device = device(&workers);
+        assert_eq!(way_out(&device), "", "it has no server");
+        for (state, words) in [("up", ""), ("reconnecting", "spillway set a timeout SECONDS")] {
+            let attributes = Arc::new(Table::new(Arc::new(state), ROWS));
+            Arc::get_mut(&mut device).unwrap().stack.parts[0].attributes = attributes;
+            let said = way_out(&device);
+            assert!(said.contains(words) && said.is_empty() == words.is_empty(), "{state}: {said:?}");
+        }
     }
 
     #[test]

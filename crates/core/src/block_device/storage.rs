@@ -103,6 +103,12 @@ pub trait Storage: Send + Sync {
     /// now on.
     fn wait_anew(&self) {}
 
+    /// Has calls fail once the server cannot be reached for that time, and wait for it where it is `None`: those too that wait already, which
+    /// may have the whole time once more. An error says in words why that cannot be, and nothing has changed then.
+    fn set_timeout(&self, _timeout: Option<Duration>) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Set for good once another host has taken the data over or removed it, where that can be: `fenced` in [`ConnectionStatus::STATES`].
     fn fence(&self) -> Option<Arc<AtomicBool>> {
         None

@@ -34,31 +34,43 @@ const CALL_SHARE: usize = 8;
 impl Image {
     /// What comes of `work` within the timeout.
     async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Kind> {
-        match self.timeout {
-            None => Ok(work.await),
-            Some(timeout) => within(&*self.env, timeout, work).await.ok_or(Kind::Unreachable),
-        }
+        self.within_timeout(true, work, || {}).await.ok_or(Kind::Unreachable)
     }
 
-    /// What the cluster answers to `work` within the timeout. What is said of it is known afterwards.
-    async fn answer<T>(&self, work: impl Future<Output = T>) -> Result<T, Kind> {
-        let mut work = pin!(work);
+    /// What the cluster answers to `work`, within the timeout where it `may_end` before that. What is said of it is known afterwards.
+    async fn answer<T>(&self, may_end: bool, work: impl Future<Output = T>) -> Result<T, Kind> {
         let begun = self.env.now();
-        let first = self.timeout.map_or(LONG, |timeout| timeout.min(LONG));
-        let rest = self.timeout.map(|timeout| timeout - first);
-        let mut ended = within(&*self.env, first, work.as_mut()).await;
-        if ended.is_none() && rest != Some(Duration::ZERO) {
-            self.health.silent(self.env.now());
-            ended = match rest {
-                None => Some(work.await),
-                Some(rest) => within(&*self.env, rest, work).await,
-            };
-        }
+        let ended = self.within_timeout(may_end, work, || self.health.silent(self.env.now())).await;
         match ended {
             Some(_) => self.health.answered(begun, false, self.env.now()),
             None => self.health.failing(self.env.now()),
         }
         ended.ok_or(Kind::Unreachable)
+    }
+
+    /// What comes of `work`; `None` once it has taken the timeout, where it `may_end` so. The timeout is looked at every [`LONG`], as it may
+    /// change meanwhile. When `work` has taken [`LONG`], `long` is called.
+    async fn within_timeout<T>(
+        &self,
+        may_end: bool,
+        work: impl Future<Output = T>,
+        long: impl FnOnce(),
+    ) -> Option<T> {
+        let (mut work, mut long, begun) = (pin!(work), Some(long), self.env.now());
+        let left = || {
+            let timeout = self.timeout().filter(|_| may_end)?;
+            Some((begun + timeout).saturating_sub(self.env.now()))
+        };
+        loop {
+            let until_look = left().map_or(LONG, |left| left.min(LONG));
+            let ended = within(&*self.env, until_look, work.as_mut()).await;
+            if ended.is_some() || left() == Some(Duration::ZERO) {
+                return ended;
+            }
+            if let Some(long) = long.take() {
+                long();
+            }
+        }
     }
 
     fn kind_of(&self, errno: i32) -> Kind {
@@ -114,7 +126,7 @@ impl Image {
         call: impl FnOnce(&OpenImage) -> Result<T, i32> + Send + 'static,
     ) -> Result<T, Kind> {
         let call = self.call_alone(kind, call).await?;
-        self.answer(call).await?.map_err(|errno| self.kind_of(errno))
+        self.answer(true, call).await?.map_err(|errno| self.kind_of(errno))
     }
 
     /// The call, once it is the only one of its kind.
@@ -131,11 +143,11 @@ impl Image {
         }))
     }
 
-    /// Begins a call and waits for it. One that is not answered in time fails, and goes on with its memory; nothing that overlaps `changed`
-    /// begins before it is over.
+    /// Begins a call and waits for it. One that is not answered in time fails, where the memory is its `own`, and goes on with that; nothing
+    /// that overlaps `changed` begins before it is over.
     async fn call(
         self: &Arc<Self>,
-        buf: IoBuf,
+        (buf, own): (IoBuf, bool),
         changed: Option<ByteRange>,
         begin: impl FnOnce(&OpenImage, RawCompletion) -> c_int,
     ) -> Moved {
@@ -146,7 +158,7 @@ impl Image {
         let begun = self.env.now();
         let mut call = Completion::begin(image.library, buf, |completion| begin(&image, completion));
         drop(image);
-        if let Ok((result, buf)) = self.answer(&mut call).await {
+        if let Ok((result, buf)) = self.answer(own, &mut call).await {
             let result = result.map_err(|errno| self.kind_of(errno));
             return match (result, changed) {
                 (Ok(count), Some(range)) => (self.contains(range).await.map(|()| count), buf),
@@ -169,24 +181,24 @@ impl Image {
     }
 
     pub(super) async fn read(self: Arc<Self>, at: u64, mut buf: IoBuf, done: usize) -> Moved {
-        let Some(room) = &self.room else {
-            return self.read_into(at, buf, done).await;
+        let Some(room) = self.room() else {
+            return self.read_into(at, (buf, false), done).await;
         };
         let own = match self.own(room, buf.len() - done).await {
             Ok(own) => own,
             Err(kind) => return (Err(kind), buf),
         };
-        let (result, own) = self.read_into(at, own, 0).await;
+        let (result, own) = self.read_into(at, (own, true), 0).await;
         if let Ok(count) = result {
             buf[done..done + count].copy_from_slice(&own[..count]);
         }
         (result, buf)
     }
 
-    async fn read_into(self: &Arc<Self>, at: u64, mut buf: IoBuf, done: usize) -> Moved {
+    async fn read_into(self: &Arc<Self>, at: u64, (mut buf, own): (IoBuf, bool), done: usize) -> Moved {
         assert!(done < buf.len(), "a read of no bytes");
         let (memory, len) = (buf[done..].as_mut_ptr(), buf.len() - done);
-        self.call(buf, None, |image, completion| {
+        self.call((buf, own), None, |image, completion| {
             // SAFETY: the image is open, and the call has the memory until it has ended.
             unsafe { (image.library.rbd_aio_read)(image.image, at, len, memory.cast(), completion) }
         })
@@ -203,8 +215,8 @@ impl Image {
     }
 
     async fn write_plainly(self: &Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
-        let Some(room) = &self.room else {
-            return self.write_from(at, buf, done).await;
+        let Some(room) = self.room() else {
+            return self.write_from(at, (buf, false), done).await;
         };
         let mut own = match self.own(room, buf.len() - done).await {
             Ok(own) => own,
@@ -212,18 +224,18 @@ impl Image {
         };
         let len = own.len();
         own.copy_from_slice(&buf[done..done + len]);
-        let (result, _own) = self.write_from(at, own, 0).await;
+        let (result, _own) = self.write_from(at, (own, true), 0).await;
         (result, buf)
     }
 
-    async fn write_from(self: &Arc<Self>, at: u64, buf: IoBuf, done: usize) -> Moved {
+    async fn write_from(self: &Arc<Self>, at: u64, (buf, own): (IoBuf, bool), done: usize) -> Moved {
         assert!(done < buf.len(), "a write of no bytes");
         let (memory, len) = (buf[done..].as_ptr(), buf.len() - done);
         let range = ByteRange::new(at, len as u64);
         if let Err(kind) = self.ready(range).await {
             return (Err(kind), buf);
         }
-        let written = self.call(buf, Some(range), |image, completion| {
+        let written = self.call((buf, own), Some(range), |image, completion| {
             // SAFETY: the image is open, and the call has the memory until it has ended.
             unsafe { (image.library.rbd_aio_write)(image.image, at, len, memory.cast(), completion) }
         });
@@ -232,7 +244,7 @@ impl Image {
     }
 
     pub(super) async fn flush(self: &Arc<Self>) -> Result<(), Kind> {
-        let flushed = self.call(IoBuf::empty(), None, |image, completion| {
+        let flushed = self.call((IoBuf::empty(), true), None, |image, completion| {
             // SAFETY: the image is open.
             unsafe { (image.library.rbd_aio_flush)(image.image, completion) }
         });
@@ -252,7 +264,7 @@ impl Image {
     async fn zero_piece(self: &Arc<Self>, range: ByteRange, mode: FallocateMode) -> Result<(), Kind> {
         self.ready(range).await?;
         let ByteRange { offset, len } = range;
-        let zeroed = self.call(IoBuf::empty(), Some(range), |image, completion| {
+        let zeroed = self.call((IoBuf::empty(), true), Some(range), |image, completion| {
             let flags = if mode == FallocateMode::Zero { ZEROES_ALLOCATED } else { 0 };
             let (library, image) = (image.library, image.image);
             // SAFETY: the image is open.
@@ -334,7 +346,7 @@ impl Image {
         let answer = asked.get_or_insert_with(|| {
             Box::pin(async move { of.threads.call(move || image.has_lock(writers)).await })
         });
-        match self.answer(answer).await {
+        match self.answer(true, answer).await {
             Ok(Ok(false)) => self.health.denied(self.env.now()),
             Ok(Err(errno)) => _ = self.kind_of(errno),
             Ok(Ok(true)) => self.health.answered(begun, true, self.env.now()),
@@ -354,7 +366,7 @@ impl Image {
                 let _ = ended.await;
             }
         };
-        let patience = self.timeout.map_or(CLOSING, |timeout| timeout.min(CLOSING));
+        let patience = self.timeout().map_or(CLOSING, |timeout| timeout.min(CLOSING));
         within(&*self.env, patience, closing).await.ok_or_else(|| {
             let why = "the cluster does not answer: the image is left, and its lock is free once the cluster notices";
             Error::new(Kind::Unreachable, format!("{}: {why}", self.name))

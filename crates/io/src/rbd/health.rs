@@ -8,7 +8,7 @@ use spillway_core::storage::ConnectionStatus;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 
 /// How long changes fail at once after a call was given up.
-const PAUSE: Duration = Duration::from_secs(5);
+pub(super) const PAUSE: Duration = Duration::from_secs(5);
 
 /// Why a client writes nothing any more that has lost the lock.
 const TAKEN_OVER: &str = "another client has taken the image over";

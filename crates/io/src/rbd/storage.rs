@@ -1,6 +1,6 @@
 //! The calls of a [`Storage`] on an image. See [the module](super).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use spillway_core::env::within;
@@ -12,7 +12,7 @@ use spillway_core::{
 };
 
 use super::cluster::RbdOptions;
-use super::health::Health;
+use super::health::{Health, PAUSE};
 use super::image::OpenImage;
 use crate::file::identity_of;
 use crate::runtime::blocking::{Blocking, call_on_blocking_thread};
@@ -32,9 +32,11 @@ pub async fn open_rbd(
     budget: &Arc<Budget>,
 ) -> Result<(Arc<dyn Storage>, Vec<String>), Error> {
     let (name, timeout, of) = (options.name.to_string(), options.timeout, env.clone());
-    let room =
-        timeout.map(|_| Workspace::new("requests to a cluster", budget, options.room_bytes)).transpose()?;
-    let opening = call_on_blocking_thread(move || Image::open(&options, room, of));
+    let memory = CallMemory { bytes: options.room_bytes, budget: budget.clone(), room: OnceLock::new() };
+    if timeout.is_some() {
+        memory.charge()?;
+    }
+    let opening = call_on_blocking_thread(move || Image::open(&options, memory, of));
     let image = match timeout {
         None => opening.await?,
         Some(timeout) => within(&*env, timeout, opening).await.unwrap_or_else(|| {
@@ -81,9 +83,9 @@ pub(super) struct Image {
     pub(super) looking: GroupFlush,
     /// Held by the call that reads or writes the header.
     pub(super) header: Semaphore,
-    pub(super) timeout: Option<Duration>,
-    /// Memory of calls where they may be given up: the caller has its own back then, and the call goes on.
-    pub(super) room: Option<Workspace>,
+    /// How long calls wait for the cluster.
+    timeout: Mutex<Option<Duration>>,
+    memory: CallMemory,
     /// Held by the call that asks what is stored.
     pub(super) listing: Semaphore,
     /// Ranges of changes that nobody waits for any more, and that the cluster may still do.
@@ -99,11 +101,28 @@ pub(super) struct Image {
     pub(super) threads: Blocking,
 }
 
+/// Memory of calls where they may be given up: the caller has its own back then, and the call goes on.
+struct CallMemory {
+    bytes: usize,
+    budget: Arc<Budget>,
+    /// There from the first timeout on.
+    room: OnceLock<Workspace>,
+}
+
+impl CallMemory {
+    fn charge(&self) -> Result<(), Error> {
+        let room = Workspace::new("requests to a cluster", &self.budget, self.bytes)?;
+        // Another timeout may have been first.
+        let _ = self.room.set(room);
+        Ok(())
+    }
+}
+
 /// Calls that block which one image may have at once: about its header, its extents and its lock.
 const THREADS: usize = 3;
 
 impl Image {
-    fn open(options: &RbdOptions, room: Option<Workspace>, env: Arc<dyn Env>) -> Result<Self, Error> {
+    fn open(options: &RbdOptions, memory: CallMemory, env: Arc<dyn Env>) -> Result<Self, Error> {
         let mut open = OpenImage::open(options)?;
         let name = options.name.to_string();
         let failed = |errno| {
@@ -147,8 +166,8 @@ impl Image {
             seen: AtomicU64::new(0),
             looking: GroupFlush::default(),
             header: Semaphore::new(1),
-            timeout: options.timeout,
-            room,
+            timeout: Mutex::new(options.timeout),
+            memory,
             late: RangeSet::new(LATE_MAX),
             signed: AtomicBool::new(false),
             signing: GroupFlush::default(),
@@ -158,6 +177,33 @@ impl Image {
             env,
             threads,
         })
+    }
+
+    /// How long calls wait for the cluster.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        *self.timeout.lock()
+    }
+
+    /// Memory of calls, where they may be given up.
+    pub(super) fn room(&self) -> Option<&Workspace> {
+        self.memory.room.get()
+    }
+
+    /// See [`Storage::set_timeout`]. Calls that wait already have the memory of their callers, unless there was a timeout before: they cannot
+    /// be given up.
+    fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let now = self.env.now();
+        if timeout.is_some() && self.room().is_none() {
+            if !self.health.connection(now).answers() {
+                let words = "requests wait for the cluster in memory of their clients and cannot be given up: set a timeout while it answers, \
+                             or start with --origin-timeout";
+                return Err(Error::new(Kind::Busy, format!("{}: {words}", self.name)));
+            }
+            self.memory.charge()?;
+        }
+        *self.timeout.lock() = timeout;
+        self.health.wait_until(now + timeout.unwrap_or(PAUSE));
+        Ok(())
     }
 
     /// The image, unless it is closed or another client has taken it over.
@@ -187,9 +233,13 @@ impl Storage for Rbd {
     }
 
     fn wait_anew(&self) {
-        if let Some(timeout) = self.0.timeout {
+        if let Some(timeout) = self.0.timeout() {
             self.0.health.wait_until(self.0.env.now() + timeout);
         }
+    }
+
+    fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.0.set_timeout(timeout)
     }
 
     fn fence(&self) -> Option<Arc<AtomicBool>> {

@@ -11,19 +11,20 @@ use spillway_core::{
 
 use super::device::File;
 use crate::open_context::{BackingDevice, Ceph, Open, OpenContext, OpenDevice, Remote};
-use crate::options::{Field, options};
+use crate::options::{Field, Live, options};
 
 options! {
     /// What a configuration says about a file or block device.
     pub struct Config;
     Start path: PathBuf = Type::Path,
         "The file or block device, which must exist; or an export of an NBD server: nbd://HOST/EXPORT, nbd://HOST:PORT/EXPORT, \
-         nbd+unix:///EXPORT?socket=PATH; or an image of Ceph RBD: rbd:POOL/IMAGE, rbd:POOL/NAMESPACE/IMAGE, either with @SNAP"
+         nbd+unix:///EXPORT?socket=PATH, with nbds for TLS; or an image of Ceph RBD: rbd:POOL/IMAGE, rbd:POOL/NAMESPACE/IMAGE, either with \
+         @SNAP"
         .preset(Preset::Required).option("origin");
     Start read_only: bool = Type::Switch, "Let clients only read. A disk opens its origin for reading then, and shares its lock with other readers"
         .preset(Preset::Switch(false)).option("read-only");
-    Start timeout: Option<u64> = Type::Number(0, 31_536_000),
-        "How long requests wait while the server of the origin cannot be reached, before they fail; they wait without limit if 0"
+    Live timeout: Option<u64> = Type::Number(0, 31_536_000),
+        "How long requests wait while the server of the origin cannot be reached, before they fail; 0 is no limit"
         .unit(Unit::Seconds).preset(Preset::Words("none")).or_none().option("origin-timeout");
     Start connections: u64 = Type::Number(1, 16),
         "Connections to the server of the origin at most, one for each worker; one where it does not allow several"
@@ -50,11 +51,16 @@ options! {
         .preset(Preset::Switch(false)).option("take-over");
 }
 
+/// Seconds that requests wait at most; 0 means the same as none.
+fn limit(timeout: Option<u64>) -> Option<u64> {
+    timeout.filter(|&seconds| seconds > 0)
+}
+
 impl Config {
     fn backing(&self) -> BackingDevice {
         let (path, read_only) = (self.path.clone(), self.read_only);
         let remote = Remote {
-            timeout: self.timeout.filter(|&seconds| seconds > 0).map(Duration::from_secs),
+            timeout: limit(self.timeout).map(Duration::from_secs),
             connections: self.connections as usize,
             journal_bytes: self.journal as usize,
             tls_certificates: self.tls_certificates.clone(),
@@ -72,7 +78,8 @@ impl Config {
 impl Open<()> for Config {
     async fn open(&self, (): (), context: &OpenContext) -> Result<OpenDevice, Error> {
         let (file, notes) = File::open(&self.backing(), context).await?;
-        let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), file }), ROWS);
+        let timeout = Live::new(limit(self.timeout));
+        let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), timeout, file }), ROWS);
         let (grow, suspend): (Arc<dyn Grow>, Arc<dyn Suspend>) = (file.clone(), file.clone());
         let fence = file.fence();
         Ok(OpenDevice {
@@ -120,10 +127,19 @@ impl Suspend for File {
 /// A file as the control plane sees it.
 struct Shown {
     config: Config,
+    /// See [`limit`].
+    timeout: Live<Option<u64>>,
     file: Arc<File>,
 }
 
 impl Shown {
+    fn set_timeout(&self, timeout: Option<u64>) -> Result<(), Error> {
+        let timeout = limit(timeout);
+        self.file.core.storage.set_timeout(timeout.map(Duration::from_secs))?;
+        self.timeout.set(timeout);
+        Ok(())
+    }
+
     fn connection(&self) -> ConnectionStatus {
         self.file.core.storage.connection()
     }
@@ -132,7 +148,11 @@ impl Shown {
 static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(OPTIONS.path, |shown| Value::Text(shown.config.path.display().to_string())),
     Attribute::read(OPTIONS.read_only, |shown| Value::Switch(shown.file.geometry().read_only)),
-    Attribute::read(OPTIONS.timeout, |shown| shown.config.timeout.value()),
+    Attribute::both(
+        OPTIONS.timeout,
+        |shown| shown.timeout.get().value(),
+        |shown, timeout| shown.set_timeout(Field::of(timeout)),
+    ),
     Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
     Attribute::read(OPTIONS.journal, |shown| Value::U64(shown.config.journal)),
     Attribute::read(OPTIONS.tls_certificates, |shown| shown.config.tls_certificates.value()),
@@ -189,9 +209,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_wait_without_limit_if_that_is_0() {
-        let limit = |timeout| Config { timeout, ..Config::default() }.backing().remote.timeout;
-        assert_eq!([None, Some(0), Some(7)].map(limit), [None, None, Some(Duration::from_secs(7))]);
-        assert_eq!(OPTIONS.timeout.parse("0"), Ok(Value::U64(0)));
+    fn a_timeout_of_0_is_none() {
+        for (text, seconds) in [("0", None), ("none", None), ("1", Some(1))] {
+            let timeout = Field::of(OPTIONS.timeout.parse(text).unwrap());
+            let config = Config { timeout, ..Config::default() };
+            assert_eq!(config.backing().remote.timeout, seconds.map(Duration::from_secs), "{text}");
+        }
     }
 }

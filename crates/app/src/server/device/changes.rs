@@ -29,6 +29,12 @@ pub(crate) async fn once_left<T>(
     }
 }
 
+/// Whether an attribute is set at once instead of in turn, also of a device that ends: what is under way may wait for an origin that it has
+/// fail.
+pub(crate) fn is_at_once(device: &Device, attribute: &str) -> bool {
+    device.stack.find(attribute).is_ok_and(|(part, own)| (part.kind, own) == ("file", "timeout"))
+}
+
 /// Stores a value in an attribute.
 pub(crate) async fn set(device: &Device, env: &dyn Env, attribute: &str, value: Value) -> Result<(), Error> {
     // A reset takes the data from under connected clients, by whatever name it is asked for.

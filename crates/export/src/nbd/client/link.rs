@@ -19,7 +19,7 @@ use super::settings::Settings;
 
 /// How long a request may be without answer before its connection counts as lost, where no timeout is shorter. Doubles each time: a server may
 /// be as slow as that.
-const DEADLINE: Duration = Duration::from_secs(120);
+pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How many times slower than its timeout a server may be.
 const SLOWER_MAX: u32 = 8;
@@ -37,6 +37,8 @@ pub(super) struct LinkState {
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
     waits_since: Duration,
+    /// How long they do.
+    timeout: Option<Duration>,
 }
 
 /// See [the module](self).
@@ -70,7 +72,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn new(env: Arc<dyn Env>, settings: Settings) -> Self {
         assert!(settings.connections > 0, "a link has a connection");
-        let deadline = first_deadline(&settings);
+        let timeout = settings.timeout;
         let channels = (0..settings.connections).map(|_| Mutex::default()).collect();
         let journal = Mutex::new(ReplayJournal::new(settings.journal_bytes));
         Self {
@@ -78,7 +80,7 @@ impl Link {
             settings,
             channels,
             active: AtomicUsize::new(1),
-            state: Mutex::default(),
+            state: Mutex::new(LinkState { timeout, ..LinkState::default() }),
             changes: Changes::default(),
             journal,
             changing: RangeSet::new(usize::MAX),
@@ -88,7 +90,7 @@ impl Link {
             served: AtomicBool::new(true),
             health: ServerHealth::new(ServerState::Silent, Duration::ZERO),
             leaving: AtomicBool::new(false),
-            deadline_ms: AtomicU64::new(deadline.as_millis() as u64),
+            deadline_ms: AtomicU64::new(first_deadline(timeout).as_millis() as u64),
             slow_ms: AtomicU64::new(0),
             size: AtomicU64::new(0),
         }
@@ -126,22 +128,24 @@ impl Link {
 
     /// A server was slower than the deadline. Where calls wait for a limited time, so does that: it begins anew.
     pub(super) fn extend_deadline(&self) {
-        let (first, twice) = (first_deadline(&self.settings), self.deadline() * 2);
+        let timeout = self.timeout();
+        let (first, twice) = (first_deadline(timeout), self.deadline() * 2);
         // Where calls fail, nobody waits: what is sent again may take as long as it does.
-        let is_limited = self.settings.timeout.is_some() && !self.is_failing();
+        let is_limited = timeout.is_some() && !self.is_failing();
         let next = if is_limited && twice > first * SLOWER_MAX { first } else { twice };
         self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Calls are sent from now on: where they wait for a limited time, they have no more than a server that is slow.
     pub(super) fn limit_deadline(&self) {
-        if self.settings.timeout.is_some() {
-            let most = first_deadline(&self.settings) * SLOWER_MAX;
+        let timeout = self.timeout();
+        if timeout.is_some() {
+            let most = first_deadline(timeout) * SLOWER_MAX;
             self.deadline_ms.fetch_min(most.as_millis() as u64, Ordering::Relaxed);
         }
     }
 
-    /// Calls are sent from now on, or one was sent earlier than the first deadline ago: nobody knows how slow the server is.
+    /// Calls are sent from now on, or one was sent earlier than [`DEADLINE`] ago: nobody knows how slow the server is.
     pub(super) fn note_slow(&self) {
         self.slow_ms.store(self.coarse_now().as_millis() as u64, Ordering::Relaxed);
     }
@@ -149,14 +153,22 @@ impl Link {
     /// Begins the deadline anew once no request was slow for as long as it is. Where calls wait for a limited time, that limits it.
     pub(super) fn restore_deadline(&self) {
         let slow = Duration::from_millis(self.slow_ms.load(Ordering::Relaxed));
-        if self.settings.timeout.is_none() && self.coarse_now().saturating_sub(slow) > self.deadline() {
-            self.deadline_ms.store(self.first_deadline().as_millis() as u64, Ordering::Relaxed);
+        if self.timeout().is_none() && self.coarse_now().saturating_sub(slow) > self.deadline() {
+            self.deadline_ms.store(DEADLINE.as_millis() as u64, Ordering::Relaxed);
         }
     }
 
-    /// How long a request may be without answer at first.
-    pub(super) fn first_deadline(&self) -> Duration {
-        first_deadline(&self.settings)
+    /// How long calls wait for a server that cannot be reached.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.state.lock().timeout
+    }
+
+    /// Calls wait for so long from now on, also those that wait already; requests without answer have the time that follows from it.
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
+        self.state.lock().timeout = timeout;
+        self.deadline_ms.store(first_deadline(timeout).as_millis() as u64, Ordering::Relaxed);
+        self.wait_from_now();
+        self.wake_sessions();
     }
 
     /// Whether the server cannot be reached for too long.
@@ -280,7 +292,7 @@ impl Link {
     }
 
     fn left(&self, state: &LinkState) -> Option<Duration> {
-        let timeout = self.settings.timeout.filter(|_| !self.is_failing())?;
+        let timeout = state.timeout.filter(|_| !self.is_failing())?;
         Some((state.waits_since + timeout).saturating_sub(self.env.now()))
     }
 
@@ -312,7 +324,7 @@ impl Link {
     }
 
     fn fail_old_calls(&self) {
-        let Some(timeout) = self.settings.timeout else { return };
+        let Some(timeout) = self.timeout() else { return };
         let before = self.env.now().saturating_sub(timeout * SLOWER_MAX);
         for channel in &self.channels {
             let is_old = |call: &PendingCall| call.first_sent.is_some_and(|since| since < before);
@@ -386,6 +398,6 @@ impl Link {
     }
 }
 
-fn first_deadline(settings: &Settings) -> Duration {
-    settings.timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
+fn first_deadline(timeout: Option<Duration>) -> Duration {
+    timeout.map_or(DEADLINE, |timeout| timeout.min(DEADLINE))
 }

@@ -157,7 +157,7 @@ impl Link {
     /// Nobody calls any more: connections end once all is answered, and otherwise with calls that no server has answered, which fail.
     pub(super) async fn close(&self) {
         self.leave();
-        let patience = self.settings.timeout.map_or(PARTING, |timeout| timeout.min(PARTING));
+        let patience = self.timeout().map_or(PARTING, |timeout| timeout.min(PARTING));
         let ended = self.changes.until(|| (self.state.lock().sessions == 0).then_some(()));
         if within(&*self.env, patience, ended).await.is_none() {
             self.channels.iter().for_each(|channel| channel.lock().closing = Closing::AtOnce);

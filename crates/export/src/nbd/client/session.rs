@@ -8,7 +8,7 @@ use spillway_core::session::{Intake, Output, Session};
 use spillway_core::work;
 
 use super::channel::ChannelWork;
-use super::link::Link;
+use super::link::{DEADLINE, Link};
 use super::negotiation::{Negotiation, NegotiationStep, request};
 use super::transmission::Transmission;
 use crate::nbd::wire::cmd;
@@ -158,12 +158,12 @@ impl Session for ClientSession {
             return self.end("it is no longer needed");
         }
         self.take_calls();
-        if self.is_late(self.link.first_deadline()) {
+        if self.is_late(DEADLINE) {
             self.link.note_slow();
-            if self.is_late(self.link.deadline()) {
-                self.link.extend_deadline();
-                self.end("a request was not answered for too long");
-            }
+        }
+        if self.is_late(self.link.deadline()) {
+            self.link.extend_deadline();
+            self.end("a request was not answered for too long");
         }
         if work::spent() {
             context.waker().wake_by_ref();

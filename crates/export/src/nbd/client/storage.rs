@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spillway_core::storage::{ConnectionStatus, Moved};
 use spillway_core::sync::{AtomicBool, GroupFlush};
@@ -158,6 +159,11 @@ impl Storage for NbdOrigin {
 
     fn wait_anew(&self) {
         self.access.link.wait_from_now();
+    }
+
+    fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.access.link.set_timeout(timeout);
+        Ok(())
     }
 
     /// Until a flush has covered it, the journal has what was acknowledged: only the server can lose it, by its own word.

@@ -78,6 +78,28 @@ fn a_deadline_without_a_limit_begins_anew_once_no_request_was_slow_for_as_long_a
     assert_eq!(passed(1), 2 * minute);
 }
 
+/// Also where calls fail.
+#[test]
+fn a_limit_that_is_set_counts_from_then_on() {
+    let (second, clock) = (Duration::from_secs(1), Arc::<Clock>::default());
+    let link = link_by(clock.clone(), None);
+    clock.pass(100 * second);
+    assert_eq!((link.remaining(), link.deadline()), (None, 120 * second));
+    for seconds in [3u32, 200, 1] {
+        let limit = seconds * second;
+        link.set_timeout(Some(limit));
+        assert_eq!((link.remaining(), link.deadline()), (Some(limit), limit.min(120 * second)));
+        clock.pass(limit - Duration::from_millis(1));
+        assert!(!link.fail_in_time() && !link.is_failing(), "they wait for {seconds} s");
+        clock.pass(Duration::from_millis(1));
+        assert!(link.fail_in_time() && link.is_failing(), "they fail after {seconds} s");
+    }
+    link.set_timeout(None);
+    clock.pass(1000 * second);
+    assert!(!link.fail_in_time() && !link.is_failing(), "they wait without a limit");
+    assert_eq!((link.remaining(), link.deadline()), (None, 120 * second));
+}
+
 #[test]
 fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
     let link = link(None);

@@ -1,0 +1,175 @@
+//! How long requests wait for the server of an origin, set while they do.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+
+use rustix::process::Signal;
+use spillway_tests::raw::{Client, command, errno};
+use spillway_tests::{Cluster, Launch, Server, Store, Upstream, pattern, text, until};
+
+use crate::nbd_outage::{disk, file};
+use crate::rbd::{BUSY, FAILED, MIB, SIZE, paged, plain};
+use crate::rbd_locks::SOON;
+
+/// Exit code as documented.
+const MISSING: i32 = 3;
+
+/// What the log says of 64 KiB in a page cache that nobody takes.
+const LOST: &str = "65536 bytes of the page cache (";
+
+fn set(server: &Server, timeout: &str) {
+    server.spillway(&["set", "d", "timeout", timeout]).well();
+}
+
+fn waits(server: &Server) {
+    until("requests wait", || (server.value("d", "connection") == "reconnecting").then_some(()));
+}
+
+/// A read that no cache has, and that waits.
+fn waiting(server: &Server) -> Client {
+    let mut client = Client::open(server.socket(), "d");
+    client.send(command::READ, 8 << 20, 4096).expect("it is sent");
+    waits(server);
+    assert!(!client.is_answered(), "{}", server.log());
+    client
+}
+
+/// The other device of the server lives on.
+#[test]
+fn a_device_without_its_server_is_let_go_of_alone() {
+    let (folder, origin) = file();
+    let apart = folder.write("apart.raw", vec![0; MIB]);
+    let mut upstream = Upstream::qemu(&origin, &[]);
+    let text = format!(
+        "[[device]]\nname = \"d\"\norigin = {{ kind = \"file\", path = {:?} }}\nlayers = [{{ kind = \"page_cache\" }}]\n\
+         [[device]]\nname = \"apart\"\norigin = {{ kind = \"file\", path = {:?} }}\n",
+        upstream.uri(),
+        text(&apart),
+    );
+    let mut server = Launch::serve(folder, text).start();
+    upstream.kill();
+    Client::open(server.socket(), "d").write(0, &[1; 65536]).expect("a write to the cache");
+    let mut waiting = waiting(&server);
+    set(&server, "1");
+    assert_eq!(server.value("d", "timeout"), 1);
+    assert_eq!(waiting.reply().expect("an answer").0, errno::EIO, "{}", server.log());
+    drop(waiting);
+    server.spillway(&["stop", "d"]).refused(FAILED, LOST);
+    let mut client = Client::open(server.socket(), "apart");
+    client.write(0, &[2; 4096]).expect("a write");
+    client.ask(command::FLUSH, 0, 0).expect("a flush");
+    assert!(server.lives() && fs::read(&apart).expect("it exists")[..4096] == [2; 4096]);
+    drop(client);
+    server.spillway(&["stop", "apart"]);
+    assert_eq!(server.ends().code(), Some(FAILED), "{}", server.log());
+}
+
+fn stop(server: &Server) -> Child {
+    let mut command = server.command(&["stop", "d"]);
+    let stopping = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program was built");
+    until("the device ends", || (server.spillway(&["get", "d", "size"]).code == Some(MISSING)).then_some(()));
+    stopping
+}
+
+/// The device is no longer there for anything else.
+#[test]
+fn a_stop_that_waits_for_its_server_ends_once_there_is_a_timeout() {
+    for by_signal in [false, true] {
+        let (_folder, file) = file();
+        let mut upstream = Upstream::qemu(&file, &[]);
+        let launch = Launch::disk(Arc::default(), Path::new(&upstream.uri())).with("--name", "d");
+        let mut server = launch.flag("-v").start();
+        upstream.kill();
+        waits(&server);
+        server.client().write(0, &[1; 65536]).expect("a write to the cache");
+        let stopping = if by_signal {
+            server.signal(Signal::TERM);
+            server.says("at once from now on");
+            None
+        } else {
+            Some(stop(&server))
+        };
+        assert!(server.lives(), "it did not wait: {}", server.log());
+        set(&server, "1");
+        assert_eq!(server.ends().code(), Some(FAILED), "{}", server.log());
+        assert!(server.log().contains(LOST), "{}", server.log());
+        let code = stopping.map(|mut stopping| stopping.wait().expect("it is our child").code());
+        assert!(code.is_none_or(|code| code == Some(FAILED)), "{code:?}");
+    }
+}
+
+#[test]
+fn requests_wait_again_once_there_is_no_timeout() {
+    for none in ["none", "0"] {
+        let (_folder, file) = file();
+        let mut upstream = Upstream::qemu(&file, &[]);
+        let server = disk(&upstream.uri()).with("--origin-timeout", "1").start();
+        upstream.kill();
+        assert_eq!(server.client().write(0, &[1; 4096]), Err(errno::EIO));
+        assert_eq!(server.value("d", "connection"), "failing");
+        set(&server, none);
+        assert!(server.value("d", "timeout").is_null());
+        let mut waiting = waiting(&server);
+        upstream.restart();
+        assert_eq!(waiting.reply().expect("an answer").0, 0, "{}", server.log());
+    }
+}
+
+/// The server takes each connection, and answers all but reads.
+#[test]
+fn a_request_that_a_server_has_fails_once_there_is_a_timeout() {
+    let upstream = Upstream::nbdkit(&["--filter=delay", "memory", "16M", "rdelay=100000"]);
+    let server = disk(&upstream.uri()).start();
+    let mut client = server.client();
+    client.send(command::READ, 0, 4096).expect("it is sent");
+    client.write(8192, &[1; 4096]).expect("writes are answered, and behind the read");
+    set(&server, "1");
+    assert_eq!(client.reply().expect("an answer").0, errno::EIO, "{}", server.log());
+}
+
+/// The timeout at the start is one that nobody waits for.
+#[test]
+fn an_image_is_let_go_of_while_no_osd_answers() {
+    let cluster = Cluster::with(1, Store::Memory, &SOON);
+    // What no object has is read without the cluster.
+    let image = cluster.import("image", &pattern::random(1, 0, SIZE * MIB));
+    let mut server = paged(&cluster, Arc::default(), &image).with("--origin-timeout", "3600").start();
+    set(&server, "none");
+    cluster.stop_osds();
+    server.client().write(0, &[1; 65536]).expect("a write to the cache");
+    let mut waiting = waiting(&server);
+    set(&server, "2");
+    assert_eq!(waiting.reply().expect("an answer").0, errno::EIO, "{}", server.log());
+    drop(waiting);
+    server.spillway(&["stop", "d"]).refused(FAILED, LOST);
+    assert_eq!(server.ends().code(), Some(FAILED), "{}", server.log());
+}
+
+/// Requests that have the memory of their clients cannot be given up.
+#[test]
+fn an_image_has_its_first_timeout_while_the_cluster_answers() {
+    let cluster = Cluster::with(1, Store::Memory, &SOON);
+    let content = pattern::random(1, 0, SIZE * MIB);
+    for answers in [true, false] {
+        let image = cluster.import(&format!("answers {answers}"), &content);
+        let server = plain(&cluster, Arc::default(), &image).start();
+        if answers {
+            set(&server, "2");
+        }
+        cluster.stop_osds();
+        let mut client = server.client();
+        client.send(command::READ, 0, 4096).expect("it is sent");
+        if answers {
+            assert_eq!(client.reply().expect("an answer").0, errno::EIO, "{}", server.log());
+            cluster.go_on_osds();
+            continue;
+        }
+        waits(&server);
+        server.spillway(&["set", "d", "timeout", "2"]).refused(BUSY, "cannot be given up");
+        assert!(server.value("d", "timeout").is_null() && !client.is_answered(), "{}", server.log());
+        cluster.go_on_osds();
+        assert_eq!(client.reply().expect("an answer").0, 0, "{}", server.log());
+    }
+}
