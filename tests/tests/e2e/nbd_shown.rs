@@ -1,12 +1,17 @@
-//! What a configuration file and attributes say of an NBD origin.
+//! What a configuration file and attributes say of an NBD origin, and what its size means to a write cache.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 
 use rustix::process::Signal;
 use spillway_tests::raw::{Client, command, flag};
 use spillway_tests::{Launch, Upstream, pattern};
 
-use crate::nbd_outage::{MIB, disk, file};
+use crate::nbd_outage::{MIB, SIZE, disk, file};
+use crate::rbd::lazy;
+
+/// Exit code: wrong usage.
+const USAGE: i32 = 2;
 
 #[test]
 fn a_configuration_file_names_an_export() {
@@ -45,4 +50,35 @@ fn acknowledged_writes_count_as_unflushed_until_a_flush() {
     shows(12288);
     client.ask(command::FLUSH, 0, 0).expect("a flush");
     shows(0);
+}
+
+/// Another server may have the address by now. No block of the cache lies behind either end.
+#[test]
+fn a_write_cache_with_dirty_blocks_is_refused_over_a_smaller_export_and_follows_a_larger_one() {
+    let (folder, file) = file();
+    let mut upstream = Upstream::nbdkit_file(&file);
+    let cache = folder.write("cache.raw", vec![0; 8 * MIB]);
+    let launch = lazy(Launch::cache(folder, Path::new(&upstream.uri()), &cache).with("--name", "d"));
+    let bytes = pattern::random(1, 0, MIB);
+    let mut server = launch.clone().start();
+    server.client().write(0, &bytes).expect("a write");
+    server.signal(Signal::TERM);
+    assert!(server.ends().success(), "{}", server.log());
+    let mut resize = |bytes: usize| {
+        upstream.kill();
+        let resized = File::options().write(true).open(&file).and_then(|file| file.set_len(bytes as u64));
+        resized.expect("a file");
+        upstream.restart();
+    };
+    resize(SIZE / 2);
+    let before = fs::read(&cache).expect("it exists");
+    launch.run().refused(USAGE, "the origin has 8388608 bytes, and had 16777216");
+    assert!(fs::read(&cache).expect("it exists") == before, "the refused cache was written");
+    resize(2 * SIZE);
+    let server = launch.start();
+    let mut client = server.client();
+    assert_eq!(client.size, 2 * SIZE as u64);
+    assert!(client.read(0, MIB).as_ref() == Ok(&bytes), "the dirty blocks are lost");
+    server.spillway(&["drain", "d"]).well();
+    assert!(fs::read(&file).expect("it exists")[..MIB] == bytes);
 }
