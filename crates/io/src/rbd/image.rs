@@ -9,6 +9,7 @@ use spillway_core::{ByteRange, Error, Extent, Kind, Report};
 use super::cluster::{Connected, RbdOptions, about, check};
 use super::library::{self, Image, ImageState, Library};
 use super::name::ImageName;
+use crate::mutant;
 
 /// The key of the image's metadata that says who has written last.
 const WRITER: &CStr = c"spillway.writer";
@@ -74,7 +75,8 @@ impl OpenImage {
             open.refuse_caches(options)?;
         }
         open.watch(options)?;
-        if !options.read_only && open.features(options)? & library::FEATURE_EXCLUSIVE_LOCK != 0 {
+        let locks = !options.read_only && !mutant::on("rbd: begin without the lock");
+        if locks && open.features(options)? & library::FEATURE_EXCLUSIVE_LOCK != 0 {
             open.lock(options)?;
             open.locked = true;
         }
