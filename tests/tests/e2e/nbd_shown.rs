@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::raw::{Client, command, flag};
@@ -50,6 +51,28 @@ fn acknowledged_writes_count_as_unflushed_until_a_flush() {
     shows(12288);
     client.ask(command::FLUSH, 0, 0).expect("a flush");
     shows(0);
+}
+
+/// A server that takes another time for each kind of request. One that is taken for another is too short for one of them.
+#[test]
+fn latencies_are_those_of_each_kind_of_request() {
+    let (_folder, file) = file();
+    let times = [("read", 90_000), ("write", 60_000), ("flush", 30_000)];
+    let delays = times.map(|(kind, micros)| format!("{kind}_us = {micros}")).join(", ");
+    let text = format!(
+        "[[device]]\nname = \"theirs\"\norigin = {{ kind = \"file\", path = {file:?} }}\n\
+         layers = [{{ kind = \"delay\", {delays} }}]\n"
+    );
+    let theirs = Launch::serve(Arc::default(), text).start();
+    let server = disk(&theirs.uri_of("theirs")).start();
+    let mut client = server.client();
+    client.write(0, &[1; 4096]).expect("a write");
+    client.read(0, 4096).expect("a read");
+    client.ask(command::FLUSH, 0, 0).expect("a flush");
+    for (kind, micros) in times {
+        let found = server.value("d", &format!("{kind}_latency"));
+        assert!(found.as_u64() >= Some(micros), "{kind}: {found} us of at least {micros}");
+    }
 }
 
 /// Another server may have the address by now. No block of the cache lies behind either end.
