@@ -1,4 +1,4 @@
-//! What a configuration file and attributes say of an NBD origin, and what its size means to a write cache.
+//! What a configuration file and attributes say of an NBD origin, and what its blocks and its size mean.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::process::Signal;
 use spillway_tests::raw::{Client, command, flag};
-use spillway_tests::{Launch, Upstream, pattern};
+use spillway_tests::{Launch, Upstream, pattern, text};
 
 use crate::nbd_outage::{MIB, SIZE, disk, file};
 use crate::rbd::lazy;
@@ -73,6 +73,37 @@ fn latencies_are_those_of_each_kind_of_request() {
         let found = server.value("d", &format!("{kind}_latency"));
         assert!(found.as_u64() >= Some(micros), "{kind}: {found} us of at least {micros}");
     }
+}
+
+/// It refuses whatever is no whole block of it, or longer than it says.
+#[test]
+fn a_server_with_large_blocks_gets_whole_ones() {
+    let (folder, file) = file();
+    let upstream = Upstream::nbdkit(&[
+        "--filter=blocksize-policy",
+        "file",
+        text(&file),
+        "blocksize-minimum=4096",
+        "blocksize-preferred=64K",
+        "blocksize-maximum=1M",
+        "blocksize-error-policy=error",
+    ]);
+    let server = disk(&upstream.uri()).start();
+    let mut client = server.client();
+    let mut content = vec![0; SIZE];
+    for (seed, at, len) in [(1, 7 * 512, 1024), (2, 4 * MIB - 512, 2 * MIB), (3, SIZE - 512, 512)] {
+        let bytes = pattern::random(seed, 0, len);
+        client.write(at as u64, &bytes).expect("a write");
+        content[at..at + len].copy_from_slice(&bytes);
+    }
+    client.ask(command::WRITE_ZEROES, 4 * MIB as u64, 512).expect("zeroes");
+    content[4 * MIB..4 * MIB + 512].fill(0);
+    assert!(server.content() == content, "{}", server.log());
+    client.ask(command::FLUSH, 0, 0).expect("a flush");
+    assert!(fs::read(&file).expect("it exists") == content, "{}", server.log());
+    let cache = folder.write("cache.raw", vec![0; 8 * MIB]);
+    let launch = Launch::cache(folder, Path::new(&upstream.uri()), &cache).with("--block-size", "512");
+    launch.run().refused(USAGE, "give a power of two from 4096");
 }
 
 /// Another server may have the address by now. No block of the cache lies behind either end.

@@ -24,7 +24,7 @@ pub(super) const OBJECT: usize = 4 * MIB;
 /// Exit codes as documented.
 pub(super) const FAILED: i32 = 1;
 const USAGE: i32 = 2;
-const BUSY: i32 = 4;
+pub(super) const BUSY: i32 = 4;
 
 /// A device `d` over an image, with whatever else it needs in that folder.
 pub(super) type Stack = fn(&Cluster, Arc<Scratch>, &str) -> Launch;
