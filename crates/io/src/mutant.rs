@@ -1,4 +1,4 @@
-//! Deliberate defects of a whole program: each leaves out one system call, or what a command does.
+//! Deliberate defects of a whole program: each leaves out one system call, what a command does, or a rule of an image's client.
 //!
 //! They are like those of [`spillway_core::mutant`], which the simulator runs in one thread of many. Only builds with this crate's feature
 //! `mutants` have them. The feature is this crate's own, so that such a build compiles it and the program anew, and no layer.

@@ -1,15 +1,17 @@
 //! `spillway hand-over`: what another host finds in the origin.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
 use spillway_tests::raw::command;
-use spillway_tests::{Cluster, Launch, Scratch, Store, pattern, text, tool, until};
+use spillway_tests::{Cluster, Launch, Scratch, Store, Upstream, pattern, text, tool, until};
 
-use crate::rbd::{FAILED, MIB, SIZE, STACKS, cached, lazy, plain, stop};
+use crate::nbd_outage::{disk, file};
+use crate::rbd::{BUSY, FAILED, MIB, SIZE, STACKS, cached, lazy, plain, stop};
 use crate::rbd_faults::limited;
 use crate::rbd_locks::starts;
 
@@ -67,6 +69,52 @@ fn a_file_that_is_handed_over_needs_no_cache() {
     server.spillway(&["hand-over", "d"]).well();
     assert!(server.ends().success(), "{}", server.log());
     assert!(fs::read(&origin).expect("it exists")[..MIB] == bytes);
+}
+
+/// An NBD server lets any host come next.
+#[test]
+fn an_export_that_is_handed_over_is_complete() {
+    let (folder, file) = file();
+    let upstream = Upstream::nbdkit_file(&file);
+    let uri = upstream.uri();
+    let cache = folder.write("cache.raw", vec![0; 8 * MIB]);
+    let paged = Launch::disk(folder.clone(), Path::new(&uri));
+    let launches = [paged, lazy(Launch::cache(folder, Path::new(&uri), &cache))];
+    for (seed, launch) in (0..).zip(launches) {
+        let mut server = launch.with("--name", "d").start();
+        let bytes = pattern::random(seed, 0, MIB);
+        server.client().write(MIB as u64, &bytes).expect("a write");
+        server.spillway(&["hand-over", "d"]).well();
+        assert!(server.ends().success(), "{}", server.log());
+        assert!(fs::read(&file).expect("it exists")[MIB..2 * MIB] == bytes, "{}", server.log());
+        let other = disk(&uri).start();
+        assert!(other.client().read(MIB as u64, MIB) == Ok(bytes), "{}", other.log());
+    }
+}
+
+/// Its cache takes nothing from then on.
+#[test]
+fn a_device_that_is_attached_is_drained_and_handed_over_once_it_is_detached() {
+    let folder = Arc::new(Scratch::new());
+    let [origin, cache] = ["origin", "cache"].map(|name| folder.write(name, vec![0; 8 * MIB]));
+    let launch = lazy(Launch::cache(folder, &origin, &cache)).with("--name", "d").mounted();
+    let mut server = launch.start();
+    let device = server.spillway(&["attach", "d", "--via", "loop"]).well().out;
+    let [first, second] = [1, 2].map(|seed| pattern::random(seed, 0, MIB));
+    let write = |bytes: &[u8]| {
+        let file = File::options().write(true).open(device.trim());
+        file.and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all())).expect("a device");
+    };
+    let is_at_origin = |bytes: &[u8]| fs::read(&origin).expect("it exists")[..MIB] == *bytes;
+    write(&first);
+    assert!(!is_at_origin(&first), "it is not dirty");
+    server.spillway(&["hand-over", "d"]).refused(BUSY, "d is drained, and its cache takes nothing");
+    assert!(server.lives() && is_at_origin(&first), "{}", server.log());
+    write(&second);
+    assert!(is_at_origin(&second), "{}", server.log());
+    server.spillway(&["detach", "d"]).well();
+    server.spillway(&["hand-over", "d"]).well();
+    assert!(server.ends().success(), "{}", server.log());
 }
 
 /// Files of the tour, the last of which the second host writes.

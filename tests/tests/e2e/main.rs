@@ -61,6 +61,7 @@ mod rbd_locks;
 mod rbd_names;
 mod rbd_outage;
 mod rbd_removed;
+mod rbd_rules;
 mod rbd_silent;
 mod refused_calls;
 mod refused_stacks;

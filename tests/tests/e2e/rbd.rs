@@ -240,7 +240,7 @@ fn a_write_with_fua_and_a_flush_are_at_the_cluster_when_they_are_answered() {
     }
 }
 
-fn resize_image(cluster: &Cluster, image: &str, mib: usize) {
+pub(super) fn resize_image(cluster: &Cluster, image: &str, mib: usize) {
     cluster.rbd(&["resize", "--no-progress", "--allow-shrink", "--size", &format!("{mib}M"), image]);
 }
 

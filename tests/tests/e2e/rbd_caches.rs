@@ -17,7 +17,7 @@ fn serves(cluster: &Cluster, image: &str, seed: u64, (name, stack): (&str, Stack
 }
 
 /// Options of a cache that acknowledges what it keeps for minutes.
-const KEEPING: &str = "rbd cache = true\nrbd cache policy = writeback\n\
+pub(super) const KEEPING: &str = "rbd cache = true\nrbd cache policy = writeback\n\
                        rbd cache writethrough until flush = false\nrbd cache max dirty age = 600";
 
 #[test]

@@ -219,6 +219,39 @@ fn a_snapshot_is_served_for_reading_and_keeps_its_content() {
     assert!(server.content() == new);
 }
 
+/// As docs/rbd-origin.md says: drained before, and the cache is used again afterwards.
+#[test]
+fn a_snapshot_of_a_drained_device_holds_all_that_was_flushed() {
+    let cluster = Cluster::shared();
+    for (name, stack) in [STACKS[2], STACKS[3]] {
+        let image = cluster.image(&format!("drained for a snapshot below {name}"), SIZE);
+        let mut server = lazy_where_it_can(name, stack, cluster, &image).start();
+        let (snapshot, mut client) = (format!("{image}@drained"), server.client());
+        let mut write = |at: usize, seed: u64| {
+            let bytes = pattern::random(seed, 0, 2 * MIB);
+            write_all(&mut client, at, &bytes);
+            client.ask(command::FLUSH, 0, 0).expect("a flush");
+            bytes
+        };
+        let before = write(MIB, 1);
+        assert!(cluster.export(&image)[MIB..3 * MIB] == vec![0; 2 * MIB], "{name}: nothing is dirty");
+        server.spillway(&["drain", "d"]).well();
+        let meanwhile = write(2 * OBJECT - MIB, 2);
+        cluster.rbd(&["snap", "create", "--no-progress", &snapshot]);
+        server.spillway(&["set", "d", "cleaner", "0"]).well();
+        let after = write(MIB, 3);
+        let holds = |image: &str, first: &[u8]| {
+            let found = cluster.export(image);
+            found[MIB..3 * MIB] == *first && found[2 * OBJECT - MIB..][..2 * MIB] == meanwhile
+        };
+        assert!(holds(&snapshot, &before), "{name}: the snapshot lacks something");
+        assert!(holds(&image, &before), "{name}: the cache takes nothing any more");
+        settle(&server, name);
+        stop(&mut server);
+        assert!(holds(&image, &after) && holds(&snapshot, &before), "{name}: it is otherwise later");
+    }
+}
+
 #[test]
 fn an_image_for_reading_takes_no_lock_and_no_write() {
     let cluster = Cluster::shared();

@@ -101,7 +101,7 @@ fn images_of_all_pools_namespaces_and_names_are_told_apart() {
     }
 }
 
-/// A client that may only use images, with a key of its own; the configuration has no key.
+/// A client that may only use images, with a key of its own; the configuration has no key. What the options say counts more.
 #[test]
 fn a_client_is_who_the_options_or_the_environment_say() {
     let cluster = Cluster::shared();
@@ -114,8 +114,12 @@ fn a_client_is_who_the_options_or_the_environment_say() {
     let conf = folder.write("ceph.conf", keyless.join("\n") + "\n");
     let environment = ["env".to_owned(), format!("CEPH_CONF={}", text(&conf))];
     let arguments = format!("CEPH_ARGS=--id disks --keyring {}", text(&key));
+    let others = ["env", "CEPH_ARGS=--id nobody --keyring /nowhere/keyring"];
+    let options = bare(&image).with("--ceph-conf", &conf).with("--ceph-id", "disks");
+    let options = options.with("--ceph-keyring", &key);
     for (number, launch) in [
-        bare(&image).with("--ceph-conf", &conf).with("--ceph-id", "disks").with("--ceph-keyring", &key),
+        options.clone(),
+        options.through(others),
         bare(&image).with("--ceph-id", "disks").with("--ceph-keyring", &key).through(environment.clone()),
         bare(&image).through(environment.into_iter().chain([arguments])),
     ]
@@ -192,6 +196,27 @@ fn blocks_of_a_write_cache_belong_to_the_image_and_not_to_its_name() {
     stop(&mut server);
     assert!(cluster.export(moved)[MIB..2 * MIB] == bytes);
     assert!(cluster.export(&image).iter().all(|&byte| byte == 0), "they are in another image");
+}
+
+/// As after a pool was copied with its objects: to another pool of the cluster, and to the same one of another cluster.
+#[test]
+fn images_with_one_id_in_two_pools_or_clusters_are_two() {
+    let clusters = [(); 2].map(|()| Cluster::start(1, Store::Memory));
+    let image = clusters[0].image("image", SIZE);
+    let (folder, bytes) = with_a_dirty_block(&clusters[0], &image);
+    clusters[0].ceph(&["osd", "pool", "create", "other"]);
+    let dump = folder.join("dump");
+    clusters[0].run("rados", &["-p", "rbd", "export", text(&dump)]).well();
+    for (cluster, pool) in [(&clusters[0], "other"), (&clusters[1], "rbd")] {
+        cluster.run("rados", &["-p", pool, "import", text(&dump)]).well();
+        let copy = format!("{pool}/image");
+        let [first, second] = [(&clusters[0], &image), (cluster, &copy)]
+            .map(|(cluster, image)| cluster.json(&["info", image])["id"].clone());
+        assert_eq!(first, second, "{pool}: it is another image");
+        refused(lazy(cached(cluster, folder.clone(), &copy)), "the cache holds blocks of another origin");
+    }
+    let server = lazy(cached(&clusters[0], folder, &image)).start();
+    assert!(server.client().read(MIB as u64, MIB) == Ok(bytes), "the dirty blocks are lost");
 }
 
 /// A host that has only read is none; neither is the cache itself.

@@ -11,33 +11,55 @@ use spillway_tests::{Cluster, Store, pattern, until};
 
 use crate::nbd_outage::flush;
 use crate::rbd::{MIB, SIZE, STACKS, cached, eager, lazy, paged, settle, stop};
-use crate::rbd_faults::{goes_on, is_kept, limited, three};
+use crate::rbd_faults::{goes_on, is_kept, limited, three, three_that_may_hang};
 use crate::rbd_locks::lazy_where_it_can;
 
-/// Both kinds of caches at once, while clients write and write-back is under way.
-#[test]
-fn osds_that_are_killed_below_caches_cost_nothing() {
-    let cluster = three();
+/// Both kinds of caches at once, while clients write, write-back is under way, and `work` does things to the cluster. What it is given has
+/// more requests to both end, and right.
+fn survive(cluster: &Cluster, work: impl FnOnce(&dyn Fn(u64))) {
     let images = ["paged", "cached"].map(|name| cluster.image(name, SIZE));
     let servers = [
-        paged(&cluster, Arc::default(), &images[0]).start(),
-        eager(cached(&cluster, Arc::default(), &images[1])).start(),
+        paged(cluster, Arc::default(), &images[0]).start(),
+        eager(cached(cluster, Arc::default(), &images[1])).start(),
     ];
     let [mut first, mut second] = [(); 2].map(|()| Served::default());
-    let go_on = |seed| servers.iter().for_each(|server| goes_on(server, seed));
+    let go_on = |seed: u64| servers.iter().for_each(|server| goes_on(server, seed));
     first.write_during(&servers[0], 1, || {
-        second.write_during(&servers[1], 1, || {
-            cluster.kill("osd.0");
-            go_on(1);
-            ["osd.1", "osd.2"].iter().for_each(|osd| cluster.kill(osd));
-            cluster.osds().for_each(|osd| cluster.restart(&osd));
-            go_on(2);
-        });
+        second.write_during(&servers[1], 1, || work(&go_on));
     });
     let devices = [("page cache", first), ("write cache", second)];
     for ((image, server), (name, served)) in images.iter().zip(servers).zip(devices) {
-        is_kept(&cluster, image, name, server, served);
+        is_kept(cluster, image, name, server, served);
     }
+}
+
+#[test]
+fn osds_that_are_killed_below_caches_cost_nothing() {
+    let cluster = three();
+    survive(&cluster, |go_on| {
+        cluster.kill("osd.0");
+        go_on(1);
+        ["osd.1", "osd.2"].iter().for_each(|osd| cluster.kill(osd));
+        cluster.osds().for_each(|osd| cluster.restart(&osd));
+        go_on(2);
+    });
+}
+
+/// One is declared dead by the monitor while it hangs, and comes back with what it was sent before; then all hang.
+#[test]
+fn osds_that_hang_below_caches_cost_nothing() {
+    let cluster = three_that_may_hang();
+    survive(&cluster, |go_on| {
+        cluster.stop("osd.0");
+        cluster.ceph(&["osd", "down", "osd.0"]);
+        go_on(1);
+        cluster.go_on("osd.0");
+        cluster.until_up();
+        go_on(2);
+        cluster.stop_osds();
+        cluster.go_on_osds();
+        go_on(3);
+    });
 }
 
 /// Hits, writes that fit, and flushes of a write cache, while a read that misses waits.

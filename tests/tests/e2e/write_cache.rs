@@ -248,6 +248,25 @@ fn an_origin_that_shrank_is_refused() {
     assert_eq!(dirty_entries(&cache), 1);
 }
 
+/// None of its blocks lies behind the new end.
+#[test]
+fn an_origin_that_shrank_behind_what_a_cache_holds_is_refused_until_it_is_as_large_again() {
+    let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);
+    let launch = Launch::cache(folder, &origin, &cache);
+    let mut server = launch.clone().start();
+    server.client().write(0, &[1; BLOCK]).expect("a write");
+    server.signal(Signal::TERM);
+    server.ends();
+    let file = fs::OpenOptions::new().write(true).open(&origin).expect("it exists");
+    file.set_len(8 * MIB as u64).expect("it can shrink");
+    launch.run().refused(USAGE, "the origin has 8388608 bytes, and had 16777216");
+    assert_eq!(dirty_entries(&cache), 1);
+    file.set_len(24 * MIB as u64).expect("it can grow");
+    let server = launch.start();
+    let mut client = server.client();
+    assert_eq!((client.size, client.read(0, BLOCK)), (24 * MIB as u64, Ok(vec![1; BLOCK])));
+}
+
 #[test]
 fn the_kernels_options_and_messages_are_attributes() {
     let (folder, origin, cache) = disks(16 * MIB, 8 * MIB);

@@ -10,6 +10,7 @@ use spillway_core::{Error, Kind};
 
 use super::library::{ClusterHandle, ImageHandle, Library, PoolHandle};
 use super::name::ImageName;
+use crate::mutant;
 
 /// How long a cluster is tried to be reached where there is no `--origin-timeout`.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -122,14 +123,17 @@ impl ClusterConnection {
         check(unsafe { (self.library.rados_conf_parse_env)(self.cluster, null()) })
             .map_err(|errno| about(options, errno, "CEPH_ARGS is not understood"))?;
         // What was acknowledged has reached the cluster, and the layers above are the cache.
-        self.set(options, "rbd_cache", "false")?;
+        if !mutant::on("rbd: leave the cache of librbd on") {
+            self.set(options, "rbd_cache", "false")?;
+        }
         // Before Ceph 16 there is none, and no such option.
         let _ = self.set(options, "rbd_persistent_cache_mode", "disabled");
         // What takes long is waited for, or given up by us: a call that ends so may still be done.
         self.set(options, "rados_osd_op_timeout", "0")?;
         self.set(options, "rados_mon_op_timeout", "0")?;
         // Who loses the lock to this client writes nothing more. Before Ceph 16 the option has its former name.
-        let reject = |name| self.set(options, name, "true");
+        let rejects = if mutant::on("rbd: break a lock and reject nobody") { "false" } else { "true" };
+        let reject = |name| self.set(options, name, rejects);
         reject("rbd_blocklist_on_break_lock")
             .or_else(|error| reject("rbd_blacklist_on_break_lock").map_err(|_| error))?;
         // The server's log says what matters; the library's own goes to its `log file`, if the configuration names one.

@@ -9,6 +9,7 @@ use spillway_core::{ByteRange, Error, Extent, Kind, Report};
 use super::cluster::{ClusterConnection, RbdOptions, about, check};
 use super::library::{self, ImageHandle, ImageState, Library};
 use super::name::ImageName;
+use crate::mutant;
 
 /// The key of the image's metadata that says who has written last.
 const WRITER: &CStr = c"spillway.writer";
@@ -76,7 +77,8 @@ impl OpenImage {
         open.watch(options)?;
         let features = if options.read_only { 0 } else { open.features(options)? };
         Self::refuse_copies(options, features)?;
-        if features & library::FEATURE_EXCLUSIVE_LOCK != 0 {
+        let locks = features & library::FEATURE_EXCLUSIVE_LOCK != 0;
+        if locks && !mutant::on("rbd: begin without the lock") {
             open.lock(options)?;
             open.locked = true;
         }

@@ -46,7 +46,7 @@ choices! {
         Open = "open",
         /// A new cache takes its place.
         Create = "create",
-        /// Its cache is opened although its origin was moved or it contradicts itself.
+        /// Its cache is opened although its origin was moved or shrank, or it contradicts itself.
         Recover = "recover",
     }
 }
@@ -122,9 +122,9 @@ options! {
             },
             Switch {
                 name: "recover",
-                help: "Open a cache that is refused because its origin was moved, or was written to by another host (what the cache holds \
-                       counts), because two versions of a block are equally new (the later one counts), or because entries are ahead of \
-                       the superblock (they are dropped)",
+                help: "Open a cache that is refused because its origin was moved, became smaller, or was written to by another host (what \
+                       the cache holds counts), because two versions of a block are equally new (the later one counts), or because \
+                       entries are ahead of the superblock (they are dropped)",
             },
         ]);
     Once force: bool = Type::Switch,

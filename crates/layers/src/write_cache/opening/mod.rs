@@ -224,15 +224,20 @@ impl Opening {
         if recovers && mutant::on("write_cache: recover with the mark of before") {
             return Ok(superblock.padding);
         }
-        match found.filter(|found| found.differs(&mark) && minds) {
-            Some(found) => Err(Error::invalid(format!(
+        match found.filter(|_| minds) {
+            Some(found) if found.differs(&mark) => Err(Error::invalid(format!(
                 "the cache holds blocks of another origin, of {} bytes: give that one; if this is the same one, moved or copied, \
                  --recover takes it",
                 found.bytes
             ))),
+            Some(found) if found.bytes > mark.bytes => Err(Error::invalid(format!(
+                "the origin has {} bytes, and had {} when this cache was last used, which holds {held} blocks for it: give the one that \
+                 they belong to, or make this one as large again; --recover takes it as it is",
+                mark.bytes, found.bytes
+            ))),
             // The bytes of others are left as they are.
-            None if found.is_none() && superblock.padding != [0; PADDING_LEN] => Ok(superblock.padding),
-            None => Ok(mark.encode()),
+            _ if found.is_none() && superblock.padding != [0; PADDING_LEN] => Ok(superblock.padding),
+            _ => Ok(mark.encode()),
         }
     }
 

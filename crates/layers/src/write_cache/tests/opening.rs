@@ -260,6 +260,28 @@ fn a_tebibyte_is_charged_once() {
     }
 }
 
+/// As where another one has its address by now. The cache's block lies before either end.
+#[test]
+fn a_smaller_origin_is_refused_while_the_cache_holds_something_and_a_larger_one_is_taken() {
+    let house = dirty();
+    let had = |bytes: u64| house.put(1, 40, &bytes.to_le_bytes());
+    had(2 * MIB);
+    let refusal = refused_untouched(&house, &config());
+    assert!(refusal.contains("has 1048576 bytes, and had 2097152"), "{refusal}");
+    assert!(refusal.contains("holds 1 blocks") && refusal.contains("--recover"), "{refusal}");
+    for (bytes, config) in
+        [(MIB / 2, config()), (2 * MIB, Config { old_cache: OldCache::Recover, ..config() })]
+    {
+        had(bytes);
+        let cache = house.open(&config).expect("it has grown, or that was said");
+        assert_eq!(house.read(cache, 3 * 4096, 4096), [9; 4096]);
+    }
+    let empty = House::new(MIB, MIB);
+    empty.open(&config()).unwrap();
+    empty.put(1, 40, &(2 * MIB).to_le_bytes());
+    empty.open(&config()).expect("nothing is missing there");
+}
+
 /// An origin that says who has written to it.
 struct Signed(Arc<dyn BlockDevice>, Writers);
 
