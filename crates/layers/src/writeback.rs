@@ -39,7 +39,7 @@ use spillway_policy::depth::{Waiting, depth};
 use spillway_policy::watermarks::Goal;
 
 pub(crate) use aging::Aging;
-use drains::{DrainLap, Drains, Ended, NO_LAP};
+use drains::{DrainLap, Drains, EndedBatch, NO_LAP};
 pub(crate) use meter::{Meter, MeteredRead};
 pub(crate) use pauses::Pauses;
 pub(crate) use timer::Timer;
@@ -224,7 +224,7 @@ enum Look {
 struct Run<S: Source> {
     source: Arc<S>,
     state: Arc<State<S>>,
-    batches: FuturesUnordered<LocalFuture<Ended>>,
+    batches: FuturesUnordered<LocalFuture<EndedBatch>>,
     bytes_in_flight: u64,
     /// Batches begun since others had their turn.
     begun: usize,
@@ -388,7 +388,7 @@ impl<S: Source> Run<S> {
         ended.into_iter().for_each(|ended| self.end(ended));
     }
 
-    fn end(&mut self, (bytes, lap, result): Ended) {
+    fn end(&mut self, (bytes, lap, result): EndedBatch) {
         assert!(self.bytes_in_flight >= bytes, "{bytes} of {} bytes end", self.bytes_in_flight);
         self.bytes_in_flight -= bytes;
         self.lap.iter_mut().for_each(|present| present.end(lap, bytes, result));

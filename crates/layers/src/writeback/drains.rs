@@ -34,7 +34,7 @@ pub(super) struct DrainLap {
 }
 
 /// Bytes of a batch, the lap that it counted for, and what it came to.
-pub(super) type Ended = (u64, u64, Result<(), Kind>);
+pub(super) type EndedBatch = (u64, u64, Result<(), Kind>);
 
 /// The number of no lap.
 pub(super) const NO_LAP: u64 = 0;
