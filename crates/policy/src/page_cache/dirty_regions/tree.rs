@@ -300,9 +300,7 @@ impl RegionTree {
     /// A node comes to another slot.
     fn move_node(&mut self, from: u32, to: u32) {
         let region = self.nodes[from].region();
-        let mut at = std::mem::replace(&mut self.root, NONE);
-        let mut link = None;
-        let root = if at == from { to } else { at };
+        let (mut at, mut link) = (self.root, None);
         while at != NONE {
             let node = &mut self.nodes[at];
             if node.oldest == from {
@@ -316,10 +314,10 @@ impl RegionTree {
             at = node.links[side];
         }
         assert_eq!(at, from, "a node is found by its region");
-        if let Some((above, side)) = link {
-            self.nodes[above].links[side] = to;
+        match link {
+            Some((above, side)) => self.nodes[above].links[side] = to,
+            None => self.root = to,
         }
-        self.root = root;
         self.nodes[to] = std::mem::take(&mut self.nodes[from]);
     }
 
