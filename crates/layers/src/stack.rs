@@ -378,11 +378,8 @@ impl Attributes for Stack {
             Ok((_, RESET))
                 if let Some(holding) = self.parts.iter().find(|part| HOLDING.contains(&part.kind)) =>
             {
-                let words = format!(
-                    "{} would still have what it holds: stop the device and start it again",
-                    holding.name
-                );
-                Answer::Done(Err(Error::invalid(words)))
+                let text = "would still have what it holds: stop the device and start it again";
+                Answer::Done(Err(Error::invalid(format!("{} {text}", holding.name))))
             }
             Ok((part, own)) => part.attributes.set(own, value),
             Err(unknown) => Answer::Done(Err(unknown)),
