@@ -147,13 +147,13 @@ impl Link {
 
     /// Calls are sent from now on, or one was sent earlier than [`DEADLINE`] ago: nobody knows how slow the server is.
     pub(super) fn note_slow(&self) {
-        self.slow_ms.store(self.coarse_now().as_millis() as u64, Ordering::Relaxed);
+        self.slow_ms.store(self.env.coarse_now().as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Begins the deadline anew once no request was slow for as long as it is. Where calls wait for a limited time, that limits it.
     pub(super) fn restore_deadline(&self) {
         let slow = Duration::from_millis(self.slow_ms.load(Ordering::Relaxed));
-        if self.timeout().is_none() && self.coarse_now().saturating_sub(slow) > self.deadline() {
+        if self.timeout().is_none() && self.env.coarse_now().saturating_sub(slow) > self.deadline() {
             self.deadline_ms.store(DEADLINE.as_millis() as u64, Ordering::Relaxed);
         }
     }
