@@ -5,6 +5,8 @@ mod journal;
 mod negotiation;
 mod reconnect;
 mod rounds;
+#[cfg(feature = "shuttle")]
+mod threads;
 mod transmission;
 
 use std::future::poll_fn;
