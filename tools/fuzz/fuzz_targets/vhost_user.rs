@@ -20,7 +20,7 @@ use spillway_core::shared_memory::{
 use spillway_core::{Aligned, Budget, Error, LocalFuture};
 use spillway_export::Export;
 use spillway_export::vhost_user::{Config, TransferLimits, VhostUserSession, request};
-use spillway_sim::rings::Memory;
+use spillway_sim::rings::MachineMemory;
 
 use device::SIZE;
 
@@ -42,7 +42,7 @@ const POLLS_MAX: usize = 5000;
 
 /// All files are one.
 struct Machine {
-    shared: Arc<Memory>,
+    shared: Arc<MachineMemory>,
     queues: Vec<(usize, Box<dyn Queue>)>,
 }
 
@@ -53,7 +53,7 @@ impl ConversationHost for Machine {
     }
 
     fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
-        Ok((descriptor(), Memory::new(len)))
+        Ok((descriptor(), MachineMemory::new(len)))
     }
 
     fn set_event(&mut self, _: usize, _: EventOf, _: Option<OwnedFd>) -> Result<(), Error> {
@@ -146,7 +146,7 @@ fuzz_target!(|input: &[u8]| {
     let config = Config { queues: QUEUES, limits, buffered, in_memory, accept_empty, server: 1 };
     let mut session = VhostUserSession::new(export.clone(), config);
     assert!(session.introduce(Peer::Unknown));
-    let mut machine = Machine { shared: Memory::new(LEN as u64), queues: Vec::new() };
+    let mut machine = Machine { shared: MachineMemory::new(LEN as u64), queues: Vec::new() };
     let (rings, mut recipes) = rest.split_at(rest.len().min(RINGS));
     machine.shared.write(0, rings);
     if choices & 2 != 0 {

@@ -28,8 +28,6 @@ use std::task::{Context, Poll};
 
 use compio::BufResult;
 use compio::runtime::Submit;
-use rustix::net::sockopt::socket_linger;
-use rustix::net::{Shutdown, connect_unspec, shutdown};
 use spillway_core::session::{Intake, Session};
 use spillway_core::{IoBuf, LocalFuture, Phase, work};
 
@@ -39,7 +37,7 @@ use crate::runtime::pool::{BULK_LEN, ThreadPool, others_first};
 use crate::runtime::waits::is_shortage;
 
 use handshake::Handshake;
-use sending::{Full, linger, send_now};
+use sending::{Full, linger, send_now, shut};
 use watch::Watch;
 
 /// Bytes of the receive that is always in flight.
@@ -191,14 +189,9 @@ impl Connection {
             self.session.returned(buf, count);
             return Ok(());
         }
-        let used = self.session.receive(&buf[..count]);
-        assert!(used <= count, "a session took {used} of {count} bytes");
-        if used < count {
-            buf.narrow(used, count - used);
-            self.kept = buf;
-        } else {
-            self.recycle(buf);
-        }
+        buf.narrow(0, count);
+        self.kept = buf;
+        self.offer_kept();
         Ok(())
     }
 
@@ -399,10 +392,6 @@ impl Future for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A receive in flight keeps the socket open for a moment. One that is to be reset is, before its session says that it is over.
-        if let Ok(Some(_)) = socket_linger(&self.socket) {
-            let _ = connect_unspec(&self.socket);
-        }
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        shut(&self.socket);
     }
 }

@@ -3,11 +3,12 @@
 //! What it is: [`open_rbd`] opens an image as a [`Storage`](spillway_core::Storage). librbd is loaded when the first one is opened. Its calls go on
 //! by themselves: their ends wake the tasks that wait for them.
 //!
-//! What it promises upwards: a call ends with what the cluster says of it, or fails with [`Kind::Io`](spillway_core::Kind::Io) after
-//! [`RbdOptions::timeout`], or what is set later. A change for which the pool has no room fails with [`Kind::Exhausted`](spillway_core::Kind::Exhausted). The cluster may still do one that was given up: no later call that overlaps it begins before it is known to be over. librbd's
-//! own caches are off, and an image that has one turned on is refused unless it is read-only: what was acknowledged has reached the
-//! cluster. An image with the feature `exclusive-lock` is locked until it is closed;
-//! once another client has taken the lock over, or the image was removed, every call fails, and nothing is written any more.
+//! What it promises upwards: a call ends with what the cluster says of it, or fails with
+//! [`Kind::Unreachable`](spillway_core::Kind::Unreachable) after [`RbdOptions::timeout`], or what is set later. A change for which the pool
+//! has no room fails with [`Kind::Exhausted`](spillway_core::Kind::Exhausted). The cluster may still do one that was given up: no later
+//! call that overlaps it begins before it is known to be over. librbd's own caches are off, and an image that has one turned on is refused
+//! unless it is read-only: what was acknowledged has reached the cluster. An image with the feature `exclusive-lock` is locked until it is
+//! closed; once another client has taken the lock over, or the image was removed, every call fails, and nothing is written any more.
 //!
 //! What it needs below: librados and librbd of Ceph 14 or later, and a cluster that does what it acknowledges.
 //!

@@ -26,7 +26,7 @@ pub(super) struct Version {
 
 impl Version {
     /// What was written before all else, until `end`, and may be there.
-    pub(super) fn old(value: Value, end: u64) -> Self {
+    pub(super) fn old(value: SectorValue, end: u64) -> Self {
         let [sure, done, loose, excused, wrong] = [false; 5];
         Self { value, begin: 0, end: Some(end), sure, done, loose, excused, wrong, hole: None, write: 0 }
     }

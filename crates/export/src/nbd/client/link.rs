@@ -1,6 +1,5 @@
 //! What the connections to a server and the calls to it share.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use super::settings::Settings;
 pub(super) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How many times slower than its timeout a server may be.
-const SLOWER_MAX: u32 = 8;
+pub(super) const SLOWER_MAX: u32 = 8;
 
 /// The state of the whole.
 #[derive(Default)]
@@ -36,7 +35,7 @@ pub(super) struct LinkState {
     /// The last round whose connections were opened for calls.
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
-    waits_since: Duration,
+    pub(super) waits_since: Duration,
     /// How long they do.
     timeout: Option<Duration>,
 }
@@ -58,7 +57,7 @@ pub(super) struct Link {
     /// The server cannot be reached for too long.
     pub(super) failing: AtomicBool,
     /// A call was answered since connections were lost that left one unanswered.
-    answered: AtomicBool,
+    pub(super) answered: AtomicBool,
     /// A call was answered since the last loss of connections.
     served: AtomicBool,
     health: ServerHealth,
@@ -126,36 +125,43 @@ impl Link {
         Duration::from_millis(self.deadline_ms.load(Ordering::Relaxed))
     }
 
+    /// The deadline that follows from the timeout and from the present one. With the lock, as the timeout may change meanwhile.
+    fn change_deadline(&self, next: impl FnOnce(Option<Duration>, Duration) -> Duration) {
+        let state = self.state.lock();
+        let next = next(state.timeout, self.deadline());
+        self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
+    }
+
     /// A server was slower than the deadline. Where calls wait for a limited time, so does that: it begins anew.
     pub(super) fn extend_deadline(&self) {
-        let timeout = self.timeout();
-        let (first, twice) = (first_deadline(timeout), self.deadline() * 2);
-        // Where calls fail, nobody waits: what is sent again may take as long as it does.
-        let is_limited = timeout.is_some() && !self.is_failing();
-        let next = if is_limited && twice > first * SLOWER_MAX { first } else { twice };
-        self.deadline_ms.store(next.as_millis() as u64, Ordering::Relaxed);
+        self.change_deadline(|timeout, deadline| {
+            let (first, twice) = (first_deadline(timeout), deadline * 2);
+            // Where calls fail, nobody waits: what is sent again may take as long as it does.
+            let is_limited = timeout.is_some() && !self.is_failing();
+            if is_limited && twice > first * SLOWER_MAX { first } else { twice }
+        });
     }
 
     /// Calls are sent from now on: where they wait for a limited time, they have no more than a server that is slow.
     pub(super) fn limit_deadline(&self) {
-        let timeout = self.timeout();
-        if timeout.is_some() {
-            let most = first_deadline(timeout) * SLOWER_MAX;
-            self.deadline_ms.fetch_min(most.as_millis() as u64, Ordering::Relaxed);
-        }
+        self.change_deadline(|timeout, deadline| {
+            timeout.map_or(deadline, |_| deadline.min(first_deadline(timeout) * SLOWER_MAX))
+        });
     }
 
     /// Calls are sent from now on, or one was sent earlier than [`DEADLINE`] ago: nobody knows how slow the server is.
     pub(super) fn note_slow(&self) {
-        self.slow_ms.store(self.coarse_now().as_millis() as u64, Ordering::Relaxed);
+        self.slow_ms.store(self.env.coarse_now().as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Begins the deadline anew once no request was slow for as long as it is. Where calls wait for a limited time, that limits it.
     pub(super) fn restore_deadline(&self) {
         let slow = Duration::from_millis(self.slow_ms.load(Ordering::Relaxed));
-        if self.timeout().is_none() && self.coarse_now().saturating_sub(slow) > self.deadline() {
-            self.deadline_ms.store(DEADLINE.as_millis() as u64, Ordering::Relaxed);
-        }
+        let passed = self.env.coarse_now().saturating_sub(slow);
+        self.change_deadline(|timeout, deadline| match timeout {
+            None if passed > deadline => DEADLINE,
+            _ => deadline,
+        });
     }
 
     /// How long calls wait for a server that cannot be reached.
@@ -165,8 +171,12 @@ impl Link {
 
     /// Calls wait for so long from now on, also those that wait already; requests without answer have the time that follows from it.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
-        self.state.lock().timeout = timeout;
-        self.deadline_ms.store(first_deadline(timeout).as_millis() as u64, Ordering::Relaxed);
+        {
+            let mut state = self.state.lock();
+            // Together: what they have waited before is none of it.
+            (state.timeout, state.waits_since) = (timeout, self.env.now());
+            self.deadline_ms.store(first_deadline(timeout).as_millis() as u64, Ordering::Relaxed);
+        }
         self.wait_from_now();
         self.wake_sessions();
     }
@@ -306,37 +316,6 @@ impl Link {
         self.changes.wake_all();
     }
 
-    /// Calls wait from the loss of connections on. False where the last ones have answered nothing that was asked: then the time counts on,
-    /// as a server that takes each connection is to answer in the end. Calls that all of them left unanswered for too long fail, whatever else
-    /// the server answers.
-    pub(super) fn wait_from_loss(&self) -> bool {
-        self.fail_old_calls();
-        let oldest = self.channels.iter().filter_map(|channel| channel.lock().first_sent()).min();
-        if let Some(since) = oldest
-            && !self.answered.swap(false, Ordering::Relaxed)
-        {
-            let mut state = self.state.lock();
-            state.waits_since = state.waits_since.max(since);
-            return false;
-        }
-        self.wait_from_now();
-        true
-    }
-
-    fn fail_old_calls(&self) {
-        let Some(timeout) = self.timeout() else { return };
-        let before = self.env.now().saturating_sub(timeout * SLOWER_MAX);
-        for channel in &self.channels {
-            let is_old = |call: &PendingCall| call.first_sent.is_some_and(|since| since < before);
-            let old: VecDeque<PendingCall>;
-            {
-                let mut channel = channel.lock();
-                (old, channel.calls) = std::mem::take(&mut channel.calls).into_iter().partition(is_old);
-            }
-            old.into_iter().for_each(|call| call.give_up(Kind::Unreachable));
-        }
-    }
-
     /// A call was answered.
     pub(super) fn answered(&self) {
         for noted in [&self.answered, &self.served] {
@@ -378,12 +357,18 @@ impl Link {
         self.changes.wake_all();
     }
 
+    /// Has all calls fail that no connection has, unless they wait again.
     pub(super) fn fail_calls(&self) {
         let kind = if self.is_leaving() { Kind::ShuttingDown } else { Kind::Unreachable };
-        for channel in &self.channels {
-            let calls = std::mem::take(&mut channel.lock().calls);
-            calls.into_iter().for_each(|call| call.give_up(kind));
-        }
+        let calls: Vec<PendingCall> = {
+            // With the lock: a call that comes after they wait again is none of them.
+            let _state = self.state.lock();
+            if !self.gives_up() {
+                return;
+            }
+            self.channels.iter().flat_map(|channel| std::mem::take(&mut channel.lock().calls)).collect()
+        };
+        calls.into_iter().for_each(|call| call.give_up(kind));
     }
 
     /// Acknowledged data may be lost, for that reason: no flush succeeds any more.

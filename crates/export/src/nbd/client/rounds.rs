@@ -2,6 +2,7 @@
 //!
 //! Locks: the state of the link, then a channel.
 
+use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use spillway_core::{Kind, mutant};
 
 use super::call::PendingCall;
 use super::channel::{Channel, ChannelWork, Closing, ConnectionState};
-use super::link::Link;
+use super::link::{Link, SLOWER_MAX};
 use super::negotiation::Described;
 
 /// Why connections are made again that are not lost.
@@ -152,6 +153,37 @@ impl Link {
     pub(super) async fn end_round(&self) {
         self.close_round();
         self.changes.until(|| (self.state.lock().sessions == 0).then_some(())).await;
+    }
+
+    /// Calls wait from the loss of connections on. False where the last ones have answered nothing that was asked: then the time counts on,
+    /// as a server that takes each connection is to answer in the end. Calls that all of them left unanswered for too long fail, whatever else
+    /// the server answers.
+    pub(super) fn wait_from_loss(&self) -> bool {
+        self.fail_old_calls();
+        let oldest = self.channels.iter().filter_map(|channel| channel.lock().first_sent()).min();
+        if let Some(since) = oldest
+            && !self.answered.swap(false, Ordering::Relaxed)
+        {
+            let mut state = self.state.lock();
+            state.waits_since = state.waits_since.max(since);
+            return false;
+        }
+        self.wait_from_now();
+        true
+    }
+
+    fn fail_old_calls(&self) {
+        let Some(timeout) = self.timeout() else { return };
+        let before = self.env.now().saturating_sub(timeout * SLOWER_MAX);
+        for channel in &self.channels {
+            let is_old = |call: &PendingCall| call.first_sent.is_some_and(|since| since < before);
+            let old: VecDeque<PendingCall>;
+            {
+                let mut channel = channel.lock();
+                (old, channel.calls) = std::mem::take(&mut channel.calls).into_iter().partition(is_old);
+            }
+            old.into_iter().for_each(|call| call.give_up(Kind::Unreachable));
+        }
     }
 
     /// Nobody calls any more: connections end once all is answered, and otherwise with calls that no server has answered, which fail.

@@ -11,7 +11,7 @@ use crate::nbd::wire;
 pub(super) type ProtocolError = &'static str;
 
 /// The one that a server says itself.
-pub(super) const SHUTTING_DOWN: Broken = "the server is shutting down";
+pub(super) const SHUTTING_DOWN: ProtocolError = "the server is shutting down";
 
 /// Pieces of a reply, none next to another, at most: they take memory.
 const PIECES_MAX: usize = 1024;

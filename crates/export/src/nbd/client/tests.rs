@@ -5,6 +5,8 @@ mod journal;
 mod negotiation;
 mod reconnect;
 mod rounds;
+#[cfg(feature = "shuttle")]
+mod threads;
 mod transmission;
 
 use std::future::poll_fn;
@@ -30,16 +32,12 @@ fn link(env: Arc<dyn Env>, timeout: Option<Duration>, journal_bytes: usize) -> A
     Arc::new(Link::new(env, settings))
 }
 
-/// A world in which whoever sleeps has slept enough when looked at again.
+/// A world in which a sleep is over when it is looked at again.
 struct Restless;
 
 impl Env for Restless {
     fn now(&self) -> Duration {
         Duration::ZERO
-    }
-
-    fn coarse_now(&self) -> Duration {
-        self.now()
     }
 
     fn sleep(&self, _: Duration) -> LocalFuture<()> {
@@ -56,10 +54,6 @@ impl Env for Restless {
 
     fn spawn_here(&self, _: LocalFuture<()>) {
         unreachable!("nothing is spawned")
-    }
-
-    fn idle_workers(&self) -> usize {
-        0
     }
 
     fn random(&self) -> u64 {

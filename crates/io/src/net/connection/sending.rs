@@ -1,4 +1,4 @@
-//! Sending to a socket without waiting, and a socket that is full.
+//! Sending to a socket without waiting, a socket that is full, and the end of one.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
+use rustix::net::sockopt::socket_linger;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, connect_unspec, sendmsg, shutdown};
 use spillway_core::LocalFuture;
 use spillway_core::session::Output;
 
@@ -63,6 +64,15 @@ pub(super) fn linger(socket: &OwnedFd, buf: &mut [u8]) {
             _ => return,
         }
     }
+}
+
+/// Ends what is under way on the socket, which a receive in flight keeps open for a moment. One that is to be reset is, before its session
+/// says that it is over.
+pub(super) fn shut(socket: &OwnedFd) {
+    if let Ok(Some(_)) = socket_linger(socket) {
+        let _ = connect_unspec(socket);
+    }
+    let _ = shutdown(socket, Shutdown::Both);
 }
 
 thread_local! {

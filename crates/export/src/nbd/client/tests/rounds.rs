@@ -126,7 +126,8 @@ fn a_call_that_a_silent_server_leaves_unanswered_ends_with_the_link() {
     }
     assert!(session.established() && !session.finished());
     link.open(1);
-    let mut call = pin!(link.call(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, Effect::Nothing));
+    let mut call =
+        pin!(link.call(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing));
     assert!(call.as_mut().poll(&mut context).is_pending());
     session.poll(&mut context);
     assert_eq!(session.pending(), 1, "the call is sent");
