@@ -325,7 +325,7 @@ impl Server {
     fn take(&mut self, name: &str) -> Result<Stopping, Error> {
         self.close_file(name)?;
         let device = self.devices.find(name)?;
-        self.devices.remove(name);
+        self.devices.remove(&device);
         let (front, control) = (self.endpoints.take_front(name), self.endpoints.take_control(name));
         assert!(!matches!(front.nbd, NbdFront::Closed), "device {name} was served nowhere");
         assert!(control.is_some(), "device {name} had no control socket");

@@ -12,7 +12,7 @@ pub(super) struct Host(PathBuf);
 
 /// A limit of this process, as of proc_pid_limits(5). [`u64::MAX`] is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ProcessLimit {
+pub(super) struct ResourceLimit {
     pub(super) soft: u64,
     pub(super) hard: u64,
 }
@@ -23,10 +23,10 @@ pub(super) fn counted(limit: u64) -> String {
 }
 
 /// A limit of bytes in words.
-pub(super) fn sized(limit: Option<ProcessLimit>) -> String {
+pub(super) fn sized(limit: Option<ResourceLimit>) -> String {
     match limit {
         None => "unknown".to_owned(),
-        Some(ProcessLimit { soft: u64::MAX, .. }) => counted(u64::MAX),
+        Some(ResourceLimit { soft: u64::MAX, .. }) => counted(u64::MAX),
         Some(limit) => human(limit.soft),
     }
 }
@@ -92,18 +92,18 @@ impl Host {
     }
 
     /// A limit of this process by the kernel's name for it, such as `Max open files`.
-    pub(super) fn limit(&self, name: &str) -> Option<ProcessLimit> {
+    pub(super) fn limit(&self, name: &str) -> Option<ResourceLimit> {
         limit(&self.text("proc/self/limits")?, name)
     }
 }
 
-fn limit(text: &str, name: &str) -> Option<ProcessLimit> {
+fn limit(text: &str, name: &str) -> Option<ResourceLimit> {
     let mut values = text.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
     let mut value = || match values.next()? {
         "unlimited" => Some(u64::MAX),
         number => number.parse().ok(),
     };
-    Some(ProcessLimit { soft: value()?, hard: value()? })
+    Some(ResourceLimit { soft: value()?, hard: value()? })
 }
 
 #[cfg(test)]
@@ -138,8 +138,8 @@ pub(super) mod tests {
                     Max locked memory         8388608              unlimited            bytes     \n\
                     Max open files            1024                 524288               files     \n\
                     Max nice priority         0                    0                    \n";
-        assert_eq!(limit(text, "Max open files"), Some(ProcessLimit { soft: 1024, hard: 524_288 }));
-        assert_eq!(limit(text, "Max locked memory"), Some(ProcessLimit { soft: 8 << 20, hard: u64::MAX }));
+        assert_eq!(limit(text, "Max open files"), Some(ResourceLimit { soft: 1024, hard: 524_288 }));
+        assert_eq!(limit(text, "Max locked memory"), Some(ResourceLimit { soft: 8 << 20, hard: u64::MAX }));
         assert_eq!((limit(text, "Max processes"), limit("", "Max open files")), (None, None));
     }
 

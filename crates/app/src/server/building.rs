@@ -70,8 +70,8 @@ impl Built {
             );
         }
         let (stack, file, guest) = (self.stack, self.file, self.guest);
-        let (changes, ended) = (ChangeLock::new(), Arc::default());
-        Ok(Device { stack, changes, ended, export, address, file, guest, _connections: None })
+        let (changes, end) = (ChangeLock::new(), Arc::default());
+        Ok(Device { stack, changes, end, export, address, file, guest, _connections: None })
     }
 }
 

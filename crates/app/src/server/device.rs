@@ -50,15 +50,26 @@ impl ChangeLock {
     }
 }
 
-/// How a device has ended, for all who wait for that. Its locks are leaves.
+/// How a device ends, for all who wait for that. Its locks are leaves.
 #[derive(Default)]
-pub(crate) struct Ended {
+pub(crate) struct DeviceEnd {
+    begun: AtomicBool,
     outcome: Mutex<Option<Result<(), Error>>>,
     told: WaitList,
 }
 
-impl Ended {
-    /// It has.
+impl DeviceEnd {
+    /// It is about to: the outcome will be told.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    /// Whether it has begun to.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// It has ended.
     pub(crate) fn tell(&self, outcome: Result<(), Error>) {
         *self.outcome.lock() = Some(outcome);
         self.told.wake_all();
@@ -85,7 +96,7 @@ pub(crate) struct Device {
     /// What it is made of.
     pub(crate) stack: Stack,
     pub(crate) changes: ChangeLock,
-    pub(crate) ended: Arc<Ended>,
+    pub(crate) end: Arc<DeviceEnd>,
     /// What NBD clients connect to.
     pub(crate) export: Arc<Export>,
     /// Where they connect.

@@ -20,20 +20,11 @@ use crate::server::device::{Device, occupants};
 use crate::server::event::{Event, ReplySender, ask, outcome};
 use crate::server::own;
 
-/// Devices that end.
-type Ending = Mutex<Vec<Weak<Device>>>;
-
-/// The one of that name, if there is one.
-fn find_ending(ending: &Ending, name: &str) -> Option<Arc<Device>> {
-    let ending: Vec<_> = ending.lock().iter().filter_map(Weak::upgrade).collect();
-    ending.into_iter().find(|device| device.name() == name)
-}
-
 /// All devices of this server.
 pub(crate) struct Devices {
     list: RwLock<Vec<Arc<Device>>>,
-    /// Those that were taken from the list and have not gone.
-    ending: Arc<Ending>,
+    /// Those that are taken from the list as they end, and have not gone. Another may have the name of one by now.
+    ending: Mutex<Vec<Weak<Device>>>,
     env: Arc<dyn Env>,
     /// What the server says of itself.
     own: Arc<dyn Attributes>,
@@ -50,7 +41,7 @@ impl Devices {
         registry: Arc<Registry>,
         events: Sender<Event>,
     ) -> Self {
-        Self { list: RwLock::default(), ending: Arc::default(), env, own, registry, events }
+        Self { list: RwLock::default(), ending: Mutex::default(), env, own, registry, events }
     }
 
     /// Adds a device whose name is not taken.
@@ -65,16 +56,18 @@ impl Devices {
         list.push(device);
     }
 
-    /// Takes a device that ends from the list that is there.
-    pub(crate) fn remove(&self, name: &str) {
-        let device = {
-            let mut list = self.list.write();
-            let place = list.iter().position(|device| device.name() == name);
-            list.remove(place.expect("a device is taken from a list that has it"))
-        };
-        let mut ending = self.ending.lock();
-        ending.retain(|other| other.upgrade().is_some_and(|other| other.name() != name));
-        ending.push(Arc::downgrade(&device));
+    /// Takes a device that ends from the list. It is found as one that ends before it leaves that.
+    pub(crate) fn remove(&self, device: &Arc<Device>) {
+        device.end.begin();
+        {
+            let mut ending = self.ending.lock();
+            ending.retain(|other| other.strong_count() > 0);
+            ending.push(Arc::downgrade(device));
+        }
+        let mut list = self.list.write();
+        let before = list.len();
+        list.retain(|other| !Arc::ptr_eq(other, device));
+        assert_eq!(list.len() + 1, before, "{} is taken from a list that has it once", device.name());
     }
 
     /// Every device, in the order in which they were configured or added.
@@ -93,6 +86,14 @@ impl Devices {
             let names: Vec<_> = all.iter().map(|device| device.name()).collect();
             let there = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
             Error::new(Kind::NotFound, format!("there is no device {name:?}; this server has: {there}"))
+        })
+    }
+
+    /// The same; where there is none, the last one of that name that has not gone.
+    fn find_also_ending(&self, name: &str) -> Result<Arc<Device>, Error> {
+        self.find(name).or_else(|error| {
+            let ending: Vec<_> = self.ending.lock().iter().filter_map(Weak::upgrade).collect();
+            ending.into_iter().rfind(|device| device.name() == name).ok_or(error)
         })
     }
 }
@@ -118,7 +119,7 @@ impl Devices {
     }
 
     fn set(&self, device: &str, attribute: String, value: Result<Value, Error>) -> Answer<Result<(), Error>> {
-        let found = self.find(device).ok().or_else(|| find_ending(&self.ending, device));
+        let found = self.find_also_ending(device).ok();
         match (found.filter(|found| changes::is_at_once(found, &attribute)), value) {
             (Some(found), Ok(value)) => found.stack.set(&attribute, value),
             (Some(_), Err(error)) => Answer::Done(Err(error)),
@@ -141,17 +142,21 @@ impl Devices {
         })
     }
 
-    /// Stops a device. Who asks while it is being stopped waits for the same end.
+    /// Stops a device. Who asks while it is being stopped waits for the same end. The answer holds nothing of the device.
     fn stop(&self, device: String) -> Answer<Result<(), Error>> {
-        let (ending, name) = (self.ending.clone(), device.clone());
+        let end = match self.find_also_ending(&device) {
+            Ok(found) => found.end.clone(),
+            Err(error) => return Answer::Done(Err(error)),
+        };
         let asked = self.end(move |reply| Event::StopDevice(device.clone(), reply));
         Answer::pending(async move {
-            let stopped = asked.await;
-            let under_way = find_ending(&ending, &name).map(|device| device.ended.clone());
-            match (stopped, under_way) {
-                (Err(_), Some(ended)) => ended.outcome().await,
-                (stopped, _) => stopped,
+            if !end.has_begun() {
+                let answer = asked.await;
+                if !end.has_begun() {
+                    return answer;
+                }
             }
+            end.outcome().await
         })
     }
 
@@ -224,5 +229,49 @@ impl Catalog for Devices {
 
     fn hot_remove(&self, number: u32) -> Answer<Result<(), Error>> {
         self.end(move |reply| Event::RemoveDevice(added_name(number), reply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::mpsc;
+    use std::task::{Context, Waker};
+
+    use spillway_core::block_on;
+    use spillway_io::{Workers, WorkersOptions};
+
+    use super::*;
+    use crate::server::shutdown::tests::device;
+
+    /// A name is free again while clients may still hold the device that had it.
+    #[test]
+    fn a_stop_is_of_the_device_that_has_the_name_and_else_of_the_last_one_that_had_it() {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let [old, new] = [(); 2].map(|()| device(&workers));
+        let (to_server, events) = mpsc::channel();
+        let own = old.stack.parts[0].attributes.clone();
+        let devices = Devices::new(workers.env(), own, Registry::new(workers.env()), to_server);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut stop = || {
+            let mut stop = devices.change(Operation::Stop { device: "a".into() });
+            assert!(Pin::new(&mut stop).poll(&mut context).is_pending(), "nothing has ended");
+            stop
+        };
+        devices.add(old.clone());
+        devices.remove(&old);
+        let waits = stop();
+        assert!(events.try_recv().is_err(), "the server has taken it out");
+        devices.add(new.clone());
+        let asks = stop();
+        let Ok(Event::StopDevice(_, reply)) = events.try_recv() else { panic!("the server is not asked") };
+        old.end.tell(Ok(()));
+        reply.done(Err(Error::new(Kind::Io, "no")));
+        assert_eq!(block_on(asks).map_err(|error| error.kind), Err(Kind::Io), "not that of the old one");
+        assert_eq!(block_on(waits), Ok(()));
+        devices.remove(&new);
+        let waits = stop();
+        new.end.tell(Err(Error::new(Kind::NoSpace, "lost")));
+        assert_eq!(block_on(waits).map_err(|error| error.kind), Err(Kind::NoSpace), "that of the new one");
     }
 }

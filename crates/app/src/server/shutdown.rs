@@ -48,7 +48,7 @@ impl Stopping {
     /// Ends the device, and answers how that went. Its control socket goes last, so that the answer still travels over it.
     pub(crate) async fn stop(self, reply: ReplySender) -> Result<(), Error> {
         let flushed = end(&self.device, self.front, &*self.env).await;
-        reply.done(self.device.ended.outcome().await);
+        reply.done(self.device.end.outcome().await);
         close(self.control).await;
         flushed
     }
@@ -57,7 +57,7 @@ impl Stopping {
     /// over its control socket.
     pub(crate) async fn remove(self, unused: Reserved, reply: ReplySender) -> Result<(), Error> {
         let flushed = end(&self.device, self.front, &*self.env).await;
-        let outcome = self.device.ended.outcome().await;
+        let outcome = self.device.end.outcome().await;
         close(self.control).await;
         drop((unused, self.device));
         reply.done(outcome);
@@ -96,7 +96,7 @@ pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<
         tracing::warn!("{}", error.message());
         Error::new(error.kind, format!("device {name} has ended and lost nothing, but {}", error.message()))
     });
-    device.ended.tell(flushed.clone().and(closed));
+    device.end.tell(flushed.clone().and(closed));
     flushed
 }
 
@@ -151,7 +151,7 @@ async fn last_flush(device: &Device) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::address::Address;
     use crate::server::building::opening::StackOpener;
@@ -167,7 +167,8 @@ mod tests {
     use spillway_layers::stack::{OriginConfig, StackConfig};
     use std::sync::mpsc;
 
-    fn device(workers: &Workers) -> Arc<Device> {
+    /// A device `a` that nobody serves.
+    pub(in crate::server) fn device(workers: &Workers) -> Arc<Device> {
         let opening = StackOpener::new(workers, &Budget::new(Budget::UNLIMITED), Trusts::default());
         let origin = OriginConfig::Null(null::Config { size: 1 << 20 });
         let stack = block_on(opening.stack("d", &StackConfig { origin, layers: Vec::new() }, &[])).unwrap();
@@ -176,7 +177,7 @@ mod tests {
         Arc::new(Device {
             stack,
             changes: ChangeLock::new(),
-            ended: Arc::default(),
+            end: Arc::default(),
             export,
             address,
             file: None,
@@ -244,7 +245,7 @@ mod tests {
     fn who_waits_for_an_origin_that_does_not_answer_is_told_what_ends_that() {
         static ROWS: &[Attribute<&'static str>] = &[Attribute::read(
             Spec::fact("connection", Type::Choice(&["up", "reconnecting"]), "How it is reached"),
-            |state| Value::Choice(*state),
+            |&state| Value::Choice(state),
         )];
         let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
         let mut device = device(&workers);

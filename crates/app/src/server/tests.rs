@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use clap::Parser;
-use spillway_core::task;
+use spillway_core::{Answer, task};
 use spillway_export::control::message::decode_reply;
 use spillway_export::control::{Catalog, ControlReply, Operation};
 
@@ -78,7 +78,15 @@ fn changes_and_control_clients_wait_for_no_background_work() {
     client.join().unwrap();
 }
 
-/// The first waits for the end of the device, and so does who asks meanwhile.
+/// A stop of device `a` that was asked for, and has to wait.
+fn stop(devices: &Devices) -> Answer<Result<(), Error>> {
+    let mut stop = devices.change(Operation::Stop { device: "a".into() });
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut stop).poll(&mut context).is_pending(), "it is not stopped yet");
+    stop
+}
+
+/// The first waits for the end of the device, and so does who asks meanwhile: before the server's thread begins it, and later.
 #[test]
 fn a_second_stop_of_a_device_waits_for_the_same_end() {
     let scratch = Scratch::new("stop-twice");
@@ -88,18 +96,18 @@ fn a_second_stop_of_a_device_waits_for_the_same_end() {
     // The thread that would end it.
     let release = block_background(&server.workers);
     let devices = server.devices.clone();
+    let second = stop(&devices);
     let client = std::thread::spawn(move || {
         while devices.find("a").is_ok() {
             std::thread::yield_now();
         }
-        let mut second = devices.change(Operation::Stop { device: "a".into() });
-        let mut context = Context::from_waker(Waker::noop());
-        assert!(Pin::new(&mut second).poll(&mut context).is_pending(), "it is not stopped yet");
+        let third = stop(&devices);
         drop(release);
-        block_on(second)
+        block_on(third)
     });
     server.run().unwrap();
-    assert_eq!((client.join().unwrap(), block_on(first)), (Ok(()), Some(Ok(()))));
+    assert_eq!(client.join().unwrap(), Ok(()));
+    assert_eq!((block_on(first), block_on(second)), (Some(Ok(())), Ok(())));
 }
 
 /// Its connection would be waited for, and it for an answer.
