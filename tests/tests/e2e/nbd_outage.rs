@@ -199,7 +199,7 @@ fn a_dead_server_makes_requests_wait_and_with_a_limit_fail_until_it_is_back() {
     client.write(0, &bytes).expect("a write");
     upstream.kill();
     assert_eq!(client.write(2 * MIB as u64, &bytes), Err(errno::EIO));
-    server.says("no answer within --origin-timeout: requests fail");
+    server.says("no answer within the origin's timeout: requests fail");
     assert_eq!(client.read(0, 4096), Err(errno::EIO));
     assert_eq!(client.ask(command::FLUSH, 0, 0), Err(errno::EIO), "nothing says that it is durable");
     assert_eq!(client.ask(command::TRIM, 0, 4096), Err(errno::EIO));

@@ -13,7 +13,7 @@ use spillway_tests::{Launch, Proxy, Scratch, Upstream, pattern, text, until};
 use crate::nbd_outage::{AGAIN, MIB, disk, file, flush, lines};
 
 /// What the log says at the end of the limit.
-const GIVEN_UP: &str = "no answer within --origin-timeout: requests fail";
+const GIVEN_UP: &str = "no answer within the origin's timeout: requests fail";
 
 #[test]
 fn a_server_that_answers_nothing_is_given_up_as_a_dead_one_is() {

@@ -75,7 +75,7 @@ impl Health {
     pub(super) fn failing(&self, at: Duration) {
         self.now.lock().given_up = at;
         if self.server.enter(ServerState::Failing, at).is_some() {
-            tracing::error!("{}: no answer within --origin-timeout: requests fail", self.image);
+            tracing::error!("{}: no answer within the origin's timeout: requests fail", self.image);
         }
     }
 

@@ -213,7 +213,7 @@ impl<'a> Outage<'a> {
     fn give_up_in_time(&self) {
         if self.link.fail_in_time() {
             tracing::error!(
-                "{}: no answer within --origin-timeout: requests fail",
+                "{}: no answer within the origin's timeout: requests fail",
                 self.link.settings.address
             );
         }
