@@ -161,7 +161,7 @@ pub(crate) enum Command {
     /// Write back a write cache, flush and stop a device, so that another host can open its origin
     ///
     /// The origin is complete then, and the lock of an RBD image is released. Clients are disconnected at the end. If writing back fails,
-    /// the device goes on, and its cache keeps the dirty blocks.
+    /// the device continues, and its cache keeps the dirty blocks.
     HandOver(DeviceOption),
     /// Make a block device of a device, as root; with a file system and mounted where that is asked for
     ///
@@ -185,7 +185,8 @@ pub(crate) enum Command {
     Load(LoadOptions),
     /// Flush devices, disconnect their clients and end each server with its last device
     ///
-    /// All at once: none waits for another one's flush, and one that cannot be stopped keeps no other from it.
+    /// All at once: none waits for another one's flush, and one that cannot be stopped keeps no other from it. One that is being stopped
+    /// already is waited for. If the server of an origin does not answer, spillway set DEVICE timeout SECONDS limits the wait.
     Stop(StopOptions),
     /// Show what of this host helps or hinders a server, with remedies
     ///
