@@ -114,7 +114,8 @@ async fn step<T>(env: &dyn Env, device: &Device, what: &str, work: impl Future<O
 fn way_out(device: &Device) -> String {
     match device.stack.get("connection") {
         Ok(Value::Choice("reconnecting")) => format!(
-            ". Its origin does not answer: spillway set {} timeout SECONDS gives it up after that time",
+            ". Its origin does not answer: spillway set {} timeout SECONDS gives it up after that time, unless it is an RBD image that has \
+             had no timeout yet",
             device.name()
         ),
         _ => String::new(),

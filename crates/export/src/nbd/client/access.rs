@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::buffer::Shared;
+use spillway_core::env::within;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{AtomicBool, GroupFlush, Ordering};
 use spillway_core::{
@@ -134,7 +135,8 @@ impl Access {
     }
 
     /// Room in the journal for a change with so many bytes of its own, for which it may have to flush. Where changes have it all that are
-    /// under way, a flush frees nothing: without pauses the server would get one after the other.
+    /// under way, a flush frees nothing, and the server would get one after the other: room is waited for in turn then, and looked for with
+    /// pauses, as a flush may free some once one of them is answered.
     async fn room(&self, len: usize) -> Result<IoBuf, Kind> {
         let mut pause = PAUSE;
         loop {
@@ -145,12 +147,14 @@ impl Access {
             if has_room && let Some(buf) = self.journal.try_take(len) {
                 return Ok(buf);
             }
-            if is_empty {
-                self.link.env.sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
-            } else {
+            if !is_empty {
                 self.flush().await?;
+                continue;
             }
+            if let Some(buf) = within(&*self.link.env, pause, self.journal.take(len)).await {
+                return Ok(buf);
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use spillway_core::contract::Wakes;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{AtomicBool, GroupFlush};
-use spillway_core::{Budget, Geometry, IoBuf, LocalFuture, Workspace};
+use spillway_core::{Budget, Geometry, IoBuf, Kind, LocalFuture, Workspace};
 
 use super::super::access::Access;
 use super::super::link::Link;
@@ -29,18 +30,21 @@ fn access(link: Arc<Link>) -> Arc<Access> {
     })
 }
 
+/// A write of a block.
+fn write(access: &Arc<Access>, block: usize) -> LocalFuture<Moved> {
+    let bytes = IoBuf::copy_of(&[1; BLOCK]);
+    Box::pin(access.clone().write((block * BLOCK) as u64, bytes, 0, false))
+}
+
 /// A server that is slow would get one flush after the other, and none of them would make room.
 #[test]
 fn a_journal_full_of_changes_under_way_is_flushed_once_one_of_them_is_answered() {
     let link = link(Arc::new(Restless), None, BLOCKS * BLOCK);
     let (access, mut context) = (access(link.clone()), Context::from_waker(Waker::noop()));
-    let write = |at: usize| -> LocalFuture<Moved> {
-        Box::pin(access.clone().write((at * BLOCK) as u64, IoBuf::copy_of(&[1; BLOCK]), 0, false))
-    };
     let asked = || link.channels[0].lock().calls.iter().map(|call| call.command).collect::<Vec<_>>();
-    let mut under_way: Vec<_> = (0..BLOCKS).map(write).collect();
+    let mut under_way: Vec<_> = (0..BLOCKS).map(|block| write(&access, block)).collect();
     assert!(under_way.iter_mut().all(|write| write.as_mut().poll(&mut context).is_pending()));
-    let mut last = write(BLOCKS);
+    let mut last = write(&access, BLOCKS);
     (0..10).for_each(|_| assert!(last.as_mut().poll(&mut context).is_pending()));
     assert_eq!(asked(), [cmd::WRITE; BLOCKS], "a flush covers none of them");
 
@@ -52,4 +56,25 @@ fn a_journal_full_of_changes_under_way_is_flushed_once_one_of_them_is_answered()
     flush.answer(Ok(()), &link.journal);
     assert!(last.as_mut().poll(&mut context).is_pending());
     assert_eq!(asked(), [cmd::WRITE; BLOCKS], "the last has the room of the first");
+}
+
+/// It does not sleep on, and lets none that comes later pass.
+#[test]
+fn a_write_that_waits_for_room_goes_on_as_soon_as_there_is_some() {
+    let link = link(Arc::new(Restless), None, BLOCKS * BLOCK);
+    let (access, mut context) = (access(link.clone()), Context::from_waker(Waker::noop()));
+    let mut under_way: Vec<_> = (0..BLOCKS).map(|block| write(&access, block)).collect();
+    assert!(under_way.iter_mut().all(|write| write.as_mut().poll(&mut context).is_pending()));
+    let (wakes, mut waiting) = (Arc::<Wakes>::default(), write(&access, BLOCKS));
+    let waker = wakes.waker();
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+
+    let first = link.channels[0].lock().calls.pop_front().unwrap();
+    first.give_up(Kind::Unreachable);
+    assert_eq!(wakes.count(), 1, "what the first had is free");
+    let mut later = write(&access, BLOCKS + 1);
+    assert!(later.as_mut().poll(&mut context).is_pending());
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let asked = link.channels[0].lock().calls.back().map(|call| call.range.offset);
+    assert_eq!(asked, Some((BLOCKS * BLOCK) as u64), "the one that came first is sent");
 }
