@@ -163,7 +163,12 @@ fn show_transfers(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
                 Way::Librbd => "-".into(),
                 // It is in the cluster when it is acknowledged.
                 _ if one == DRAINED && of[at][one] == of[at][0] => "-".into(),
-                _ => Cell::from(ratio(&of[at][one], &of[0][one]).at_least(LARGE)),
+                _ => {
+                    let ratio = ratio(&of[at][one], &of[0][one]).at_least(LARGE);
+                    // Of one disk here, and of several there.
+                    let is_acknowledged_here = *way == Way::Cache && one == 0;
+                    Cell::from(if is_acknowledged_here { ratio.no_claim() } else { ratio })
+                }
             };
             [rate.into(), to_librbd]
         });
