@@ -21,10 +21,6 @@ const SLICES_MAX: usize = 512;
 /// after that.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// When a socket that was full is tried again. The system says that it has room once much of it is taken, of a unix socket three quarters: a
-/// peer that is slow enough would seem to take nothing until then.
-const AGAIN: Duration = Duration::from_secs(1);
-
 /// Bytes thrown away at the end, so that closing does not reset a peer that still has output to read.
 const DISCARD_MAX: usize = 1 << 20;
 
@@ -33,22 +29,19 @@ pub(super) struct Full {
     writable: Awaited,
     /// [`PATIENCE`], while it lasts.
     patience: Option<LocalFuture<()>>,
-    /// [`AGAIN`].
-    again: LocalFuture<()>,
 }
 
 impl Full {
     /// From now on `socket` is waited for, where memory is `short` after a pause.
     pub(super) fn new(socket: &Arc<OwnedFd>, short: bool) -> Self {
         let patience = Box::pin(compio::time::sleep(PATIENCE));
-        let again = Box::pin(compio::time::sleep(AGAIN));
         let writable = if short { Awaited::after_pause } else { Awaited::new };
-        Self { writable: writable(socket, Readiness::Writable), patience: Some(patience), again }
+        Self { writable: writable(socket, Readiness::Writable), patience: Some(patience) }
     }
 
-    /// Whether the socket has room again, or may have.
+    /// Whether the socket has room again.
     pub(super) fn has_room(&mut self, context: &mut Context<'_>) -> bool {
-        self.writable.holds(context) || self.again.as_mut().poll(context).is_ready()
+        self.writable.holds(context)
     }
 
     /// Whether the peer is given time to take its replies before more is received from it.
