@@ -13,9 +13,6 @@
 //! | what a withdrawn request leaves with the kernel | the limit on buffers, by the device, until it ends | none begins on the device |
 //! | everything else of a connection | [`CONNECTION_BYTES`], which limits how many there may be | a new one is closed |
 //!
-//! Beside that the kernel keeps replies that were sent until their client takes them: up to 2 MiB in a unix socket; by TCP what
-//! `net.ipv4.tcp_wmem` allows, 4 MiB by default.
-//!
 //! A buffer for large receives is kept by its connection while a request in it waits for memory. So these have their own
 //! share, which nobody waits for: taken from the limit on buffers, they would be what such requests wait for.
 //!

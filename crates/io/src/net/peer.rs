@@ -29,11 +29,6 @@ const TRY_INTERVAL_MAX_MS: i32 = 10_000;
 /// `TCP_RTO_MAX_MS` of `linux/tcp.h`.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// Bytes that a unix socket keeps for a client that is yet to take them, if the system allows as many (`net.core.wmem_max`).
-///
-/// By itself it keeps 208 KiB: a reply of a MiB would wait for its client five times. The kernel adds as much for its own.
-const UNIX_SEND_BUFFER: usize = 1 << 20;
-
 /// Whom connections count for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Account {
@@ -81,14 +76,6 @@ impl Account {
             Account::Host(IpAddr::V6(address)) => Some(Account::Network((address.to_bits() >> 64) as u64)),
             _ => None,
         }
-    }
-}
-
-/// Sets up the unix socket of a client. A refusal only makes long replies slower.
-pub(crate) fn set_up_unix(socket: &OwnedFd) {
-    let is_less = sockopt::socket_send_buffer_size(socket).is_ok_and(|bytes| bytes < UNIX_SEND_BUFFER);
-    if is_less && let Err(error) = sockopt::set_socket_send_buffer_size(socket, UNIX_SEND_BUFFER) {
-        tracing::debug!("an option of a connection is refused: {error}");
     }
 }
 

@@ -178,7 +178,6 @@ impl Listener {
     pub(crate) fn accept(&self) -> io::Result<(OwnedFd, Account)> {
         let (fd, address) = acceptfrom_with(&self.fd, SocketFlags::CLOEXEC)?;
         if matches!(self.address, Address::Unix { .. }) {
-            peer::set_up_unix(&fd);
             let account = Account::behind(&fd);
             return Ok((fd, account));
         }

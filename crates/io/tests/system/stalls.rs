@@ -49,7 +49,6 @@ fn slow_peers_give_way_to_who_waits_for_memory() {
         a_peer_that_owes_the_rest_of_a_payload(driver);
         a_peer_that_sends_the_rest_byte_by_byte(driver);
         a_peer_that_takes_its_reply_byte_by_byte(driver);
-        a_peer_that_is_yet_to_take_a_reply_that_fits_in_its_socket(driver);
     }
 }
 
@@ -92,19 +91,6 @@ fn a_peer_that_takes_its_reply_byte_by_byte(driver: DriverChoice) {
     house.gives_way();
     // What the socket still holds is of no interest.
     drop(trickle);
-}
-
-/// More than a unix socket keeps by itself, and less than twice of that: some systems allow no more.
-const REPLY_LEN: usize = 320 << 10;
-
-fn a_peer_that_is_yet_to_take_a_reply_that_fits_in_its_socket(driver: DriverChoice) {
-    let mut house = House::new(driver);
-    request(&mut house.stream, ECHO, &vec![7; REPLY_LEN]);
-    until("the payload", || house.watch.straight.load(Ordering::SeqCst) == REPLY_LEN);
-    until("the memory of its reply", || Buffers::here().bytes_in_use() < REPLY_LEN as u64);
-    assert_eq!(house.watch.hung_up.load(Ordering::SeqCst), 0);
-    block_on(house.serving.stop());
-    house.workers.stop();
 }
 
 /// Between two bytes: far below any rate that counts.
