@@ -14,9 +14,6 @@ pub const BYTES_MIN: u64 = 1 << 20;
 /// A measurement covers at least this time.
 const SPAN: Duration = Duration::from_millis(100);
 
-/// The same of the first: until then few bytes are in flight, however fast the device is.
-const FIRST_SPAN: Duration = Duration::from_millis(10);
-
 /// Bandwidth of writes and of flushes. Callers pass the time.
 #[derive(Clone, Debug, Default)]
 pub struct Bandwidth {
@@ -58,8 +55,7 @@ impl Bandwidth {
         self.written += bytes;
         self.busy += now.saturating_sub(self.since);
         self.since = now;
-        let span = if self.bytes_per_second == 0 { FIRST_SPAN } else { SPAN };
-        if self.busy >= span {
+        if self.busy >= SPAN {
             let measured = speed(self.bytes, self.busy);
             self.bytes_per_second = match self.bytes_per_second {
                 0 => measured,
@@ -176,21 +172,6 @@ mod tests {
             bandwidth.end_write(MS(1000 * second + 10), 300_000);
         }
         assert_eq!(bandwidth.bytes_per_second(), 20_000_000, "short stretches add up");
-    }
-
-    #[test]
-    fn the_first_measurement_is_soon_and_later_ones_cover_more() {
-        let (mut bandwidth, mut now) = (Bandwidth::default(), 0);
-        let mut after = |millis: u64, bytes: u64| {
-            bandwidth.begin_write(MS(now));
-            now += millis;
-            bandwidth.end_write(MS(now), bytes);
-            bandwidth.bytes_per_second()
-        };
-        assert_eq!(after(9, 900_000), 0);
-        assert_eq!(after(1, 100_000), 100_000_000);
-        assert_eq!(after(99, 4_900_000), 100_000_000, "less than a tenth of a second");
-        assert_eq!(after(1, 100_000), 75_000_000, "the mean with 50 million");
     }
 
     /// A device with a page cache writes back by itself: a flush that finds nothing left to do says little of its speed.
