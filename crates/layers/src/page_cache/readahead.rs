@@ -28,23 +28,8 @@ use crate::writeback::{END_PATIENCE, Source};
 /// Bytes of one read of the device below, at most.
 const PIECE_MAX: u64 = 256 << 10;
 
-/// The same over a device that prefers more than that, such as the objects of a cluster.
-const LARGE_PIECE_MAX: u64 = 1 << 20;
-
-/// Pieces that have buffers at once, at least, where they are longer than [`PIECE_MAX`].
-const LARGE_PIECES: u64 = 4;
-
 /// Part of the memory for folios that a window may take: several streams have two each.
 const WINDOW_PART: u64 = 32;
-
-/// Bytes of one read of a device that prefers `optimal_io` bytes, at most: whole blocks, for which there are so many bytes of buffers.
-fn piece_max(buffers: u64, optimal_io: u32, block_bytes: u64) -> u64 {
-    let longest = match u64::from(optimal_io) > LARGE_PIECE_MAX {
-        true => (buffers / LARGE_PIECES).clamp(PIECE_MAX, LARGE_PIECE_MAX),
-        false => PIECE_MAX,
-    };
-    longest.min(buffers) & !(block_bytes - 1)
-}
 
 /// A window that is read, for as long as nothing failed.
 struct Run<'a> {
@@ -139,8 +124,7 @@ impl Core {
     /// Reads the pieces of a window, each once there is a buffer for it.
     async fn read_window(self: &Arc<Self>, window: &Ahead) {
         let run = Run { window, going: Cell::new(true) };
-        let buffers = self.streams.buffers.bytes() as u64;
-        let longest = piece_max(buffers, self.below.geometry().optimal_io, self.places.block_bytes());
+        let longest = PIECE_MAX.min(self.streams.buffers.bytes() as u64) & !(self.places.block_bytes() - 1);
         let cut = |piece: Range<u64>| {
             let starts = piece.clone().step_by(longest as usize);
             starts.map(move |start| start..piece.end.min(start + longest))
@@ -210,22 +194,6 @@ mod tests {
     /// What a future takes that is never made.
     fn bytes_of<A, F: Future>(_made: impl Fn(&'static Arc<Core>, A) -> F) -> u64 {
         size_of::<F>() as u64
-    }
-
-    #[test]
-    fn pieces_are_longer_where_the_device_below_prefers_that_and_several_have_buffers() {
-        const K: u64 = 1 << 10;
-        let longest = |optimal_io: u64, block: u64| {
-            let longest = |buffers: u64| piece_max(buffers * K, (optimal_io * K) as u32, block * K) / K;
-            [4096, 2048, 1500, 640, 100, 4].map(longest)
-        };
-        for optimal_io in [4, 64, 256, 1024] {
-            assert_eq!(longest(optimal_io, 4), [256, 256, 256, 256, 100, 4], "{optimal_io} KiB");
-        }
-        for optimal_io in [2048, 4096, 32768] {
-            assert_eq!(longest(optimal_io, 4), [1024, 512, 372, 256, 100, 4], "{optimal_io} KiB");
-        }
-        assert_eq!(longest(4096, 64)[..5], [1024, 512, 320, 256, 64], "of whole blocks");
     }
 
     #[test]
