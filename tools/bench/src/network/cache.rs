@@ -38,15 +38,15 @@ const FIGURES: usize = 4;
 const WAYS: usize = 3;
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
-    let rig = Rig::new()?;
-    let [librbd, _filled] = [rig.librbd(IMAGES[0])?, rig.librbd(IMAGES[1])?];
-    let direct = [rig.with_its_cache(IMAGES[0])?, librbd];
-    let figures = rounds.measure(|round| one_round(&rig, &direct, round, rounds))?;
+    let figures = rounds.measure(|round| one_round(round, rounds.at(round)))?;
     show(&figures, rounds)
 }
 
-fn one_round(rig: &Rig, direct: &[Contender; 2], round: usize, rounds: Rounds) -> Result<Vec<f64>> {
-    let rounds = rounds.at(round);
+/// On a new cluster, as writes to one become slower with what was written before.
+fn one_round(round: usize, rounds: Rounds) -> Result<Vec<f64>> {
+    let rig = Rig::new()?;
+    let [librbd, _filled] = [rig.librbd(IMAGES[0])?, rig.librbd(IMAGES[1])?];
+    let direct = [rig.with_its_cache(IMAGES[0])?, librbd];
     let mut figures = vec![f64::NAN; CHOICES.len() * FIGURES];
     for turn in drawn_order(WAYS * CHOICES.len(), round) {
         let (choice, way, at) = (&CHOICES[turn / WAYS], turn % WAYS, turn / WAYS * FIGURES);
@@ -55,7 +55,7 @@ fn one_round(rig: &Rig, direct: &[Contender; 2], round: usize, rounds: Rounds) -
                 let written = write(librbd, choice, rounds)?;
                 figures[at + way] = written.requests / written.seconds;
             }
-            None => figures[at + way..][..2].copy_from_slice(&through_cache(rig, choice, rounds)?),
+            None => figures[at + way..][..2].copy_from_slice(&through_cache(&rig, choice, rounds)?),
         }
     }
     Ok(figures)
