@@ -1,38 +1,18 @@
 //! Shipped stacks in the simulated world: stories drawn from seeds, judged by the model, shortened where they break a promise.
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `world` | what stacks and clients run in: faults of disks, power, and the networks between them |
+//! | `stacks` | the table of stacks, and what is known of each |
+//! | `stories` | what happens in a story, drawn from its seed |
+//! | `run` | a story that is run, and every answer held against the model |
+//! | `search` | many stories, the shortest that breaks a promise, and the deliberate defects that have to be found |
+//!
+//! Each needs those above it. `cli` is the program's alone.
 #![forbid(unsafe_code)]
 
-pub mod campaign;
-mod dropping;
-mod enlarging;
-mod faults;
-mod fuse;
-mod growing;
-mod hosts;
-mod house;
-pub mod mutants;
-mod nbd;
-pub mod network;
-mod others;
-mod parts;
-mod power;
-pub mod preset;
-mod refusals;
-mod remote;
-mod resetting;
-pub mod room;
-pub mod row;
 pub mod run;
-mod scans;
-pub mod scatter;
-pub mod scenario;
-mod setting_up;
-pub mod shrink;
-mod spill;
+pub mod search;
 pub mod stacks;
-mod story;
-mod sweeps;
-mod tides;
-pub mod turn;
-mod vhost;
-mod visitor;
-mod words;
+pub mod stories;
+pub mod world;

@@ -1,10 +1,7 @@
 //! `cargo xtask sim`: runs stories, shortens those that break a promise, and prints how to see them again.
 #![forbid(unsafe_code)]
 
-mod hunt;
-mod job;
-mod options;
-mod race;
+mod cli;
 
 use std::panic::PanicHookInfo;
 use std::process::ExitCode;
@@ -12,18 +9,18 @@ use std::time::Instant;
 
 use clap::Parser;
 use spillway_core::random::Random;
-use spillway_simulate::campaign;
-use spillway_simulate::row::Row;
 use spillway_simulate::run::run;
-use spillway_simulate::scenario::Scenario;
-use spillway_simulate::shrink::shrink;
+use spillway_simulate::search::campaign;
+use spillway_simulate::search::shrink::shrink;
+use spillway_simulate::stacks::row::Row;
 use spillway_simulate::stacks::{self, STACKS};
+use spillway_simulate::stories::scenario::Scenario;
 use tracing::Level;
 
-use crate::hunt::hunt_all;
-use crate::job::{Job, Task};
-use crate::options::Options;
-use crate::race::{Counts, race, share_out, until_crashes};
+use crate::cli::hunt::hunt_all;
+use crate::cli::job::{self, Job, Task};
+use crate::cli::options::Options;
+use crate::cli::race::{Counts, race, share_out, until_crashes};
 
 /// Seeds that once broke a promise, with what was wrong. They are run first.
 const CORPUS: &str = include_str!("../corpus.txt");

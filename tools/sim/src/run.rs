@@ -1,4 +1,13 @@
 //! Runs a story and holds what the stack shows against the model.
+//!
+//! A story is about one stack (`house`) and its clients (`visitor`), or about an image that two hosts have (`hosts`). `story` is
+//! what lasts from one phase to the next.
+
+mod dropping;
+mod hosts;
+mod house;
+mod story;
+mod visitor;
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,11 +18,11 @@ use spillway_sim::disk::{Disk, Medium};
 use spillway_sim::model::{Loss, Violation};
 use spillway_sim::world::World;
 
-use crate::hosts::{self, Tale};
-use crate::house::House;
-use crate::row::Left;
-use crate::scenario::{Phase, Scenario};
-use crate::story::{Story, looks};
+use crate::stacks::row::Left;
+use crate::stories::scenario::{Phase, Scenario};
+use hosts::Tale;
+use house::House;
+use story::{Story, looks};
 
 /// What a story came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,12 @@
 //! The stacks that are simulated: a table. A new layer is one row.
+//!
+//! The parts are what a row says, and how its stack is opened (`row`), a cache that is full from the beginning (`preset`), when a stack
+//! may find no memory (`room`), and who takes of the same memory (`others`).
+
+pub(crate) mod others;
+pub mod preset;
+pub mod room;
+pub mod row;
 
 use spillway_core::SECTOR;
 use spillway_layers::small::{delay, memory, rate, trace, volatile};
@@ -6,9 +14,8 @@ use spillway_layers::stack::{LayerConfig, OriginConfig, StackConfig};
 use spillway_layers::write_cache::{self, Ack, Mode, Placement};
 use spillway_layers::{file, page_cache, zram};
 
-use crate::others::OTHERS;
-use crate::preset;
-use crate::row::{BACKING, BLOCK_PAGES, CACHE, Cache, Knob, OTHER, Row, SLOTS_SECTORS, SPILL};
+use others::OTHERS;
+use row::{BACKING, BLOCK_PAGES, CACHE, Cache, Knob, OTHER, Row, SLOTS_SECTORS, SPILL};
 
 /// All of them.
 pub const STACKS: &[Row] = &[
