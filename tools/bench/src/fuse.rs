@@ -9,13 +9,14 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
-use crate::loop_device::LoopDevice;
-use crate::mounted::{Server, appears, has_size, qemu_export};
-use crate::nbd::{Folder, binary, millis};
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Figure, figure, named, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Figure, figure, named, ratio, row};
+use crate::nbd::millis;
+use crate::peers::fio::{Case, Contender, JOB_BYTES, case, fio};
+use crate::peers::loop_device::LoopDevice;
+use crate::peers::mounted::{Server, appears, has_size, qemu_export};
+use crate::peers::servers::{Folder, binary};
 
 const SIZE: u64 = 512 << 20;
 

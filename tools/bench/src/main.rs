@@ -1,41 +1,28 @@
 //! Benchmarks: Spillway beside its peers, as ratios within one run.
 //!
-//! Machines are noisy, so contenders take turns in rounds (`rounds`), and a ratio is the median over rounds of the ratio inside each
-//! round (`table`). Every figure of docs/performance.md comes from here: benchmarks hand their tables to `results`.
+//! Machines are noisy, so contenders take turns in rounds (`measure::rounds`), and a ratio is the median over rounds of the ratio
+//! inside each round (`table`). Every figure of docs/performance.md comes from here: benchmarks hand their tables to `results`.
+//!
+//! | part | holds |
+//! | --- | --- |
+//! | `measure` | rounds, figures and tables |
+//! | `peers` | contenders, and the tools that they are driven with |
+//! | `nbd`, `tls`, `vhost`, `fuse`, `network` | servers beside their peers |
+//! | `spill`, `streams`, `folio`, `writecache`, `zones` | the experiments E1 to E5 |
+//! | `zram`, `scaling`, `profile` | layers in this process, what grows with what, and where time goes |
+//! | `report` | all of these from one commit, as a page and as docs/performance.md |
 
-mod account;
-mod allocator;
-mod bursts;
-mod connections;
-mod contenders;
-mod empty;
-mod emulated;
-mod ext4;
-mod fio;
-mod flame;
 mod folio;
 mod fuse;
-mod fwrite;
-mod growth;
-mod interrupt;
-mod kernel_zram;
-mod loop_device;
-mod lz4;
-mod memory;
-mod mounted;
+mod measure;
 mod nbd;
 mod network;
-mod pages;
+mod peers;
 mod profile;
 mod report;
-mod results;
-mod rounds;
-mod scale;
+mod scaling;
 mod spill;
-mod statistics;
 mod streams;
-mod svg;
-mod table;
 mod tls;
 mod vhost;
 mod writecache;
@@ -46,7 +33,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use rounds::Rounds;
+use measure::interrupt;
+use measure::rounds::Rounds;
+use scaling::{connections, growth, scale};
 
 const USAGE: &str = "\
 Each takes its ROUNDS (5), then a PART by its name (all); --quick makes runs and sets short.
@@ -144,7 +133,7 @@ fn run(words: &[&str]) -> Result<()> {
         ["writer"] => streams::one_writer(),
         ["hits", contender] => folio::read_hits(contender),
         // A contender of `nbd`.
-        ["empty", socket, size] => empty::serve(socket.as_ref(), size.parse()?),
+        ["empty", socket, size] => nbd::empty::serve(socket.as_ref(), size.parse()?),
         [name, rest @ ..] if rest.len() < 3 => {
             let bench = BENCHES.iter().find(|(bench, ..)| bench == name);
             let Some((name, parts, run)) = bench else { bail!("there is no benchmark {name:?}\n\n{USAGE}") };

@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fio::{Case, Contender, JOB_BYTES, case, fio, timed};
-use crate::flame::{Flame, Frame};
-use crate::nbd::{Folder, binary, server};
-use crate::results;
-use crate::rounds::Rounds;
+use crate::measure::flame::{Flame, Frame};
+use crate::measure::results;
+use crate::measure::rounds::Rounds;
+use crate::measure::table::{Cell, Table, once, row};
+use crate::peers::fio::{Case, Contender, JOB_BYTES, case, fio, timed};
+use crate::peers::servers::{Folder, binary, server};
 use crate::spill::write_zeroes;
-use crate::table::{Cell, Table, once, row};
 
 /// A load: how its server is started, what is done before it, and what fio does. `FILE` and `OTHER` are files on the disk.
 struct Load {

@@ -12,12 +12,12 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-use crate::fio::{Contender, server_time};
-use crate::nbd::{Folder, binary, server};
-use crate::pages;
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{figure, ratio, row};
+use crate::peers::fio::{Contender, server_time};
+use crate::peers::pages;
+use crate::peers::servers::{Folder, binary, server};
 
 const SIZE: u64 = 512 << 20;
 

@@ -11,9 +11,9 @@ use spillway_core::{IoBuf, Request, Seam};
 use spillway_layers::page_cache::Config;
 
 use super::store::Rig;
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{figure, ratio, row};
 
 const MIB: u64 = 1 << 20;
 const JOBS: u64 = 8;

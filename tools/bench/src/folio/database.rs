@@ -10,12 +10,12 @@ use anyhow::Result;
 
 use super::bytes::RATES;
 use super::sqlite;
-use crate::ext4::Ext4;
-use crate::loop_device::LoopDevice;
-use crate::mounted::Mounted;
-use crate::nbd::Folder;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, ratio, row};
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{figure, ratio, row};
+use crate::peers::ext4::Ext4;
+use crate::peers::loop_device::LoopDevice;
+use crate::peers::mounted::Mounted;
+use crate::peers::servers::Folder;
 
 /// Bytes of a device.
 const SIZE: u64 = 256 << 20;

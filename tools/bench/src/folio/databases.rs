@@ -14,9 +14,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::sqlite;
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, figure, named, ratio};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Cell, figure, named, ratio};
 use contender::{Contender, Kind};
 
 /// A load: its name and the unit of its figure, the seconds of all its runs together, in the whole report and in a quick one,

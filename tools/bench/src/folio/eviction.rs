@@ -8,8 +8,8 @@ use hashbrown::HashMap;
 use spillway_core::random::Random;
 use spillway_policy::eviction::{Residents, S3Fifo};
 
-use crate::rounds::Rounds;
-use crate::table::{Cell, once, row};
+use crate::measure::rounds::Rounds;
+use crate::measure::table::{Cell, once, row};
 
 /// Folios of the cache, and accesses of a workload.
 const ROOM: usize = 10_000;

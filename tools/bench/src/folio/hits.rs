@@ -11,8 +11,8 @@ use spillway_io::{DriverChoice, Workers, WorkersOptions};
 use spillway_layers::page_cache::{Config, Cut};
 
 use super::store::Rig;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{figure, ratio, row};
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{figure, ratio, row};
 
 const PAGE: u64 = 4096;
 const READS: u64 = 400_000;

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::hits::{CONTENDERS, contender, read_at_random};
-use crate::nbd::Folder;
-use crate::results;
-use crate::rounds::Rounds;
-use crate::table::{once, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::Rounds;
+use crate::measure::table::{once, ratio, row};
+use crate::peers::servers::Folder;
 
 /// Few pages, which stay in the processor's caches: instructions do not depend on that.
 const PAGES: u64 = 256;

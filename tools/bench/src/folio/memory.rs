@@ -8,9 +8,9 @@ use spillway_core::{Attributes, IoBuf, Request};
 use spillway_layers::page_cache::{Config, attributes};
 
 use super::store::{Rig, one_worker};
-use crate::allocator;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{once, row};
+use crate::measure::allocator;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{once, row};
 
 const CACHE: u64 = 256 << 20;
 

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::fio::{Case, Contender, case, fio, timed};
-use crate::nbd::{Folder, QEMU_NBD, binary, server};
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, figure, ratio, row};
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Cell, figure, ratio, row};
+use crate::peers::fio::{Case, Contender, case, fio, timed};
+use crate::peers::servers::{Folder, QEMU_NBD, binary, server};
 
 /// What each of the two jobs works on.
 const IN_MEMORY: u64 = 256 << 20;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use spillway_core::random::Random;
 
-use crate::results;
+use crate::measure::results;
 
 /// Rows of the database.
 const ROWS: u64 = 20_000;

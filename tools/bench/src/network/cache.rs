@@ -6,11 +6,11 @@
 use anyhow::{Result, ensure};
 
 use super::rig::{Rig, address};
-use crate::fio::{Case, Contender, Finished, case, finish};
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::statistics::higher;
-use crate::table::{figure, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::statistics::higher;
+use crate::measure::table::{figure, ratio, row};
+use crate::peers::fio::{Case, Contender, Finished, case, finish};
 
 const WRITES: Case = case("4K writes", "randwrite", 4, 1, 16);
 

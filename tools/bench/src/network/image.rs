@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::rig::{BYTES, Rig, Server, address};
-use crate::fio::{Case, Contender, Finished, case, finish, fio};
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, figure, named, ratio, row};
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Cell, figure, named, ratio, row};
+use crate::peers::fio::{Case, Contender, Finished, case, finish, fio};
 
 const SEQUENTIAL: [Case; 2] = [case("1M writes", "write", 1024, 1, 4), case("1M reads", "read", 1024, 1, 4)];
 const RANDOM: Case = case("4K reads", "randread", 4, 1, 16);

@@ -8,9 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use spillway_fixture::{Cluster, Store};
 
-use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
-use crate::nbd::{Folder, binary, server};
-use crate::results;
+use crate::measure::results;
+use crate::peers::fio::{Case, Contender, JOB_BYTES, case, fio};
+use crate::peers::servers::{Folder, binary, server};
 use crate::spill::write_zeroes;
 
 /// Bytes of an image, of a file in its place, and of an export.

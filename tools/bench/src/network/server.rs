@@ -7,11 +7,11 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::rig::{BYTES, FILL, text};
-use crate::fio::{Case, Contender, JOB_BYTES, case, fio};
-use crate::nbd::{Folder, QEMU_NBD, binary, server, socket_of};
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, Figure, figure, named, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Cell, Figure, figure, named, ratio, row};
+use crate::peers::fio::{Case, Contender, JOB_BYTES, case, fio};
+use crate::peers::servers::{Folder, QEMU_NBD, binary, server, socket_of};
 
 const CASES: [Case; 4] = [
     case("4K reads", "randread", 4, 1, 16),

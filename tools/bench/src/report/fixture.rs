@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use super::origin::Origin;
 use super::outcome::Outcome;
 use super::parts::{Mode, SECTIONS};
-use crate::svg::{Chart, Line, Picture};
-use crate::table::{Cell, Table, ratio, row};
+use crate::measure::svg::{Chart, Line, Picture};
+use crate::measure::table::{Cell, Table, ratio, row};
 
 /// A folder that ends with its test.
 pub(super) struct Scratch(pub(super) PathBuf);

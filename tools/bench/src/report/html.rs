@@ -6,9 +6,9 @@ use super::content::Report;
 use super::judgement::{Judged, Judgement};
 use super::outcome::Outcome;
 use super::parts::{NOT_TRIED, Part, SECTIONS, STREAMS, Section};
-use crate::flame;
-use crate::svg::{self, Dot, escaped};
-use crate::table::{Cell, Table};
+use crate::measure::flame;
+use crate::measure::svg::{self, Dot, escaped};
+use crate::measure::table::{Cell, Table};
 
 const STYLE: &str = include_str!("style.css");
 

@@ -2,9 +2,9 @@
 
 use super::outcome::Outcome;
 use super::parts::{SECTIONS, Section};
+use crate::measure::svg::Dot;
+use crate::measure::table::{Bound, Cell, Figure, Table};
 use crate::streams::WORST;
-use crate::svg::Dot;
-use crate::table::{Bound, Cell, Figure, Table};
 
 /// Claims of a report, each of another section.
 const CLAIMS: usize = 3;
@@ -184,7 +184,7 @@ fn label(row: &[Cell]) -> String {
 mod tests {
     use super::super::fixture::{outcome, table};
     use super::*;
-    use crate::table::{figure, once, ratio, row};
+    use crate::measure::table::{figure, once, ratio, row};
 
     fn names(judged: &[&Judged<'_>]) -> Vec<String> {
         judged.iter().map(|judged| judged.name.clone()).collect()

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::content::Report;
 use super::judgement::{Judged, Judgement};
 use super::parts::{NOT_TRIED, SECTIONS, STREAMS};
-use crate::table::Table;
+use crate::measure::table::Table;
 
 const TEMPLATE: &str = include_str!("performance.md");
 

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::origin::Origin;
 use super::parts::Mode;
-use crate::flame::Flame;
-use crate::results::Record;
-use crate::svg::Picture;
-use crate::table::Table;
+use crate::measure::flame::Flame;
+use crate::measure::results::Record;
+use crate::measure::svg::Picture;
+use crate::measure::table::Table;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outcome {

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use super::origin::{self, Origin};
 use super::outcome::Outcome;
 use super::parts::{Mode, Part};
-use crate::interrupt;
-use crate::results;
+use crate::measure::interrupt;
+use crate::measure::results;
 
 /// Where and how parts run.
 pub(super) struct Runs {

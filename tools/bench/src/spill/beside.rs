@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::device::Device;
 use super::medium::text;
-use crate::fio::{case, fio};
-use crate::results;
+use crate::measure::results;
+use crate::peers::fio::{case, fio};
 
 /// Reads a second, and the part of the device that they are of, which stays in memory.
 const READS: u64 = 5000;

@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 
 use super::device::Device;
 use super::medium::{Medium, text};
-use crate::account;
-use crate::fio::{processor_time, server_time};
-use crate::kernel_zram::KernelZram;
-use crate::rounds::Rounds;
+use crate::measure::rounds::Rounds;
+use crate::peers::account;
+use crate::peers::fio::{processor_time, server_time};
+use crate::peers::kernel_zram::KernelZram;
 
 /// One of them.
 #[derive(Clone, Copy)]

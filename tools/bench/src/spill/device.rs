@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, ensure};
 
 use super::medium::{Medium, text};
-use crate::fio::{Contender, case, fio};
-use crate::nbd::{Folder, binary, server};
+use crate::peers::fio::{Contender, case, fio};
+use crate::peers::servers::{Folder, binary, server};
 
 pub(super) struct Device {
     pub(super) contender: Contender,

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::ext4::finish;
-use crate::loop_device::LoopDevice;
+use crate::peers::ext4::finish;
+use crate::peers::loop_device::LoopDevice;
 
 pub(super) enum Medium {
     /// A file to be made, of so many bytes.

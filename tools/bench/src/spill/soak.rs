@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::device::Device;
 use super::medium::{Medium, text};
-use crate::nbd::Folder;
-use crate::results;
-use crate::table::{Table, once, ratio, row};
+use crate::measure::results;
+use crate::measure::table::{Table, once, ratio, row};
+use crate::peers::servers::Folder;
 
 /// The memory, and what is written to the device.
 const MEMORY: u64 = 256 << 20;

@@ -1,6 +1,6 @@
 //! The requests that are measured.
 
-use crate::pages::PAGE;
+use crate::peers::pages::PAGE;
 
 /// Bytes of each device.
 pub(super) const SIZE: u64 = 512 << 20;

@@ -15,7 +15,7 @@ use spillway_export::nbd::wire::{
 
 use super::cases::Case;
 use super::generator::{Transport, uninterrupted};
-use crate::pages::PAGE;
+use crate::peers::pages::PAGE;
 
 const GREETING_LEN: usize = 18;
 const REQUEST_LEN: usize = HeaderStyle::Compact.request_len();

@@ -14,9 +14,9 @@ use super::client::Client;
 use super::generator::{Done, Generator, Transport, lasting};
 use super::guest::Guest;
 use super::ring::Ring;
-use crate::fio::{self, server_time};
-use crate::kernel_zram::KernelZram;
-use crate::nbd::{Folder, await_listener, binary, server, socket_of};
+use crate::peers::fio::{self, server_time};
+use crate::peers::kernel_zram::KernelZram;
+use crate::peers::servers::{Folder, await_listener, binary, server, socket_of};
 
 pub(super) const GUEST: &str = "vhost-user";
 pub(super) const TWO_QUEUES: &str = "vhost-user, 2 queues";

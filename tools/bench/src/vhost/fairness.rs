@@ -12,10 +12,11 @@ use anyhow::{Result, anyhow};
 use super::cases::Case;
 use super::contenders::{Way, as_client, as_file, as_guest, fill_ours, start_ours};
 use super::generator::lasting;
-use crate::mounted::appears;
-use crate::nbd::{Folder, millis};
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, figure, ratio, row};
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Cell, figure, ratio, row};
+use crate::nbd::millis;
+use crate::peers::mounted::appears;
+use crate::peers::servers::Folder;
 
 /// What is measured.
 const BYSTANDER: Case = Case::small("4K reads, depth 16", false, 16);

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 use spillway_core::random::Random;
 
 use super::cases::{Case, Order, SIZE};
-use crate::pages::{self, PAGE};
+use crate::peers::pages::{self, PAGE};
 
 /// A connection to a device, with slots for one case. Dropped only when no request is in flight.
 pub(super) trait Transport {

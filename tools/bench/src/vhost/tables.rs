@@ -6,10 +6,10 @@ use super::cases::CASES;
 use super::contenders::{
     GUEST, KERNEL, KERNEL_CALLS, NBD, QEMU, QEMU_DISK, QEMU_TMPFS, SLEEPING, TWO_QUEUES,
 };
+use crate::measure::rounds::Rounds;
+use crate::measure::statistics::higher;
+use crate::measure::table::{Figure, figure, named, once, ratio};
 use crate::nbd::{Codec, millis};
-use crate::rounds::Rounds;
-use crate::statistics::higher;
-use crate::table::{Figure, figure, named, once, ratio};
 
 /// Least ratios, by case, of one of ours to a peer; 0 where none is wanted.
 const WANTED: [(&str, &str, [f64; CASES.len()]); 5] = [

@@ -13,8 +13,8 @@ use spillway_layers::small::rate;
 use spillway_layers::write_cache::{Config, WriteCache, attributes};
 
 use super::rig::{Bench, MIB, ORIGIN_BYTES, WRITE_BYTES, number, still};
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, figure, once, ratio, row};
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Cell, figure, once, ratio, row};
 
 pub(super) fn commits(rounds: Rounds) -> Result<()> {
     let mut rows = group_commit("/dev/shm", "tmpfs, a flush takes 200 us", 200, rounds)?;

@@ -3,10 +3,10 @@
 use anyhow::Result;
 use spillway_fixture::emulated::{Recipe, System};
 
-use crate::emulated::Disks;
-use crate::results;
-use crate::rounds::Rounds;
-use crate::table::{figure, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::Rounds;
+use crate::measure::table::{figure, ratio, row};
+use crate::peers::emulated::Disks;
 
 const RECIPE: Recipe = Recipe {
     folder: "kernel-writecache-bench",

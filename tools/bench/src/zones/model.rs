@@ -10,11 +10,11 @@ use super::setup::{Measured, Sample, Scope, Setup};
 use super::stick::Speed;
 use super::time::{MILLI, SECOND};
 use super::world::World;
-use crate::results;
-use crate::rounds::Rounds;
-use crate::statistics::median;
-use crate::svg::{self, Chart, Line, Picture};
-use crate::table::{Cell, once, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::Rounds;
+use crate::measure::statistics::median;
+use crate::measure::svg::{self, Chart, Line, Picture};
+use crate::measure::table::{Cell, once, ratio, row};
 
 const SEEDS: u64 = 10;
 

@@ -16,10 +16,10 @@ use spillway_layers::page_cache::{Config, Cut, Division, Of2011, PageCache, attr
 use spillway_layers::small::{null, rate};
 
 use super::watch::{Look, chart, watch};
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::svg::{self, Picture};
-use crate::table::{Cell, figure, once, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::svg::{self, Picture};
+use crate::measure::table::{Cell, figure, once, ratio, row};
 use crate::writecache::on_worker;
 
 const MIB: u64 = 1 << 20;

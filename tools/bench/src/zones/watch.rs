@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use spillway_core::{Attributes, Value};
 
-use crate::svg::{Chart, Line};
+use crate::measure::svg::{Chart, Line};
 
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(125);

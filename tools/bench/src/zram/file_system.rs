@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::ext4::{Ext4, finish};
-use crate::kernel_zram::KernelZram;
-use crate::loop_device::LoopDevice;
-use crate::mounted::{Server, appears};
-use crate::nbd::{Folder, binary};
-use crate::results;
-use crate::rounds::{Rounds, drawn_order};
-use crate::table::{Cell, figure, named, ratio};
+use crate::measure::results;
+use crate::measure::rounds::{Rounds, drawn_order};
+use crate::measure::table::{Cell, figure, named, ratio};
+use crate::peers::ext4::{Ext4, finish};
+use crate::peers::kernel_zram::KernelZram;
+use crate::peers::loop_device::LoopDevice;
+use crate::peers::mounted::{Server, appears};
+use crate::peers::servers::{Folder, binary};
 
 const SIZE: u64 = 2 << 30;
 

@@ -18,11 +18,11 @@ use spillway_io::{FileOptions, MmapRegions, Workers};
 use spillway_layers::open_context::{BackingDevice, Open, OpenContext, OpenDevice};
 use spillway_layers::zram::Config;
 
-use crate::nbd::Folder;
-use crate::pages::PAGE;
-use crate::results;
-use crate::rounds::Rounds;
-use crate::table::{figure, ratio, row};
+use crate::measure::results;
+use crate::measure::rounds::Rounds;
+use crate::measure::table::{figure, ratio, row};
+use crate::peers::pages::PAGE;
+use crate::peers::servers::Folder;
 use crate::writecache::on_worker;
 
 const GIB: u64 = 1 << 30;

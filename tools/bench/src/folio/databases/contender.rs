@@ -8,11 +8,11 @@ use std::process::Command;
 use anyhow::Result;
 use rustix::fs::{Advice, fadvise};
 
-use crate::ext4::Ext4;
-use crate::loop_device::LoopDevice;
-use crate::mounted::{Server, appears};
-use crate::nbd::{Folder, await_listener, binary};
-use crate::results;
+use crate::measure::results;
+use crate::peers::ext4::Ext4;
+use crate::peers::loop_device::LoopDevice;
+use crate::peers::mounted::{Server, appears};
+use crate::peers::servers::{Folder, await_listener, binary};
 use crate::spill::write_zeroes;
 
 /// What is below the loop device.

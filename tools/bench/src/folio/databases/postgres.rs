@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::ext4::{finish, printed};
-use crate::results;
+use crate::measure::results;
+use crate::peers::ext4::{finish, printed};
 
 /// Below it Debian has the programs of each version.
 const VERSIONS: &str = "/usr/lib/postgresql";

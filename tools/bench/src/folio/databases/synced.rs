@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::account::fio;
+use crate::peers::account::fio;
 
 /// Files are found by the name of the job.
 const FILES: [&str; 3] = ["--name=synced", "--numjobs=8", "--size=32M"];

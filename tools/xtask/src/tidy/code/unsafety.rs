@@ -20,7 +20,7 @@ const ALLOWED: &[&str] = &[
     "crates/layers/src/zram/pool/tests.rs",
     "tests/counting/src/lib.rs",
     "tests/front-end/src/lib.rs",
-    "tools/bench/src/lz4.rs",
+    "tools/bench/src/peers/lz4.rs",
     "tools/bench/src/vhost/ring.rs",
 ];
 
