@@ -363,7 +363,10 @@ impl Server {
     /// too whose devices have ended before.
     fn stop(mut self, reply: Option<ReplySender>, signal: Option<i32>) -> Result<u8, Failure> {
         service::stopping();
-        // Who has asked for something, or does so later, is answered that the server stops.
+        let devices = self.devices.all();
+        // Who asks for the end of one from now on waits for that. Who has asked for something, or does so later, is answered that the server
+        // stops.
+        devices.iter().for_each(|device| device.end.begin());
         self.events = mpsc::channel().1;
         self.end_command(signal);
         let code = self.code;
@@ -371,7 +374,7 @@ impl Server {
         assert!(self.mounting.is_none(), "devices end below a mount");
         let shared = self.endpoints.stop_shared();
         // Side by side: one that takes long keeps no other from being flushed.
-        for device in self.devices.all() {
+        for device in devices {
             let (front, env) = (self.endpoints.take_front(device.name()), self.workers.env());
             self.spawn(move || async move { end(&device, front, &*env).await });
         }

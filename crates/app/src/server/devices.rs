@@ -142,7 +142,8 @@ impl Devices {
         })
     }
 
-    /// Stops a device. Who asks while it is being stopped waits for the same end. The answer holds nothing of the device.
+    /// Stops a device. Who asks while it is being stopped, alone or with its server, waits for the same end. The answer holds nothing of the
+    /// device.
     fn stop(&self, device: String) -> Answer<Result<(), Error>> {
         let end = match self.find_also_ending(&device) {
             Ok(found) => found.end.clone(),

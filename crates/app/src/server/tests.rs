@@ -110,6 +110,28 @@ fn a_second_stop_of_a_device_waits_for_the_same_end() {
     assert_eq!((block_on(first), block_on(second)), (Some(Ok(())), Ok(())));
 }
 
+/// A signal has asked for that. The first question lies behind it, the others come once nobody takes any.
+#[test]
+fn a_stop_of_a_device_while_its_server_stops_waits_for_its_end() {
+    let scratch = Scratch::new("stop-while-stopping");
+    let (server, to_self, _folder) = server(&scratch);
+    // The thread that would end it.
+    let release = block_background(&server.workers);
+    let devices = server.devices.clone();
+    to_self.send(Event::Signal(rustix::process::Signal::TERM.as_raw())).unwrap();
+    let behind = stop(&devices);
+    let client = std::thread::spawn(move || {
+        while to_self.send(Event::ReadAgain).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let later = stop(&devices);
+        drop(release);
+        block_on(later)
+    });
+    server.run().unwrap();
+    assert_eq!((client.join().unwrap(), block_on(behind)), (Ok(()), Ok(())));
+}
+
 /// Its connection would be waited for, and it for an answer.
 #[test]
 fn a_client_that_asks_behind_a_stop_is_told_that_the_server_stops() {
