@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
 use spillway_core::storage::ConnectionStatus;
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, AtomicUsize, Changes, HeldRange, Mutex, Ordering, RangeSet, StickyError,
+    AtomicBool, AtomicU64, AtomicUsize, Changes, HeldRange, Mutex, Ordering, RangeSet, StickyError, WaitList,
 };
 use spillway_core::{ByteRange, Env, Kind, mutant};
 
@@ -50,6 +50,8 @@ pub(super) struct Link {
     pub(super) state: Mutex<LinkState>,
     pub(super) changes: Changes,
     pub(super) journal: Mutex<ReplayJournal>,
+    /// Tasks that look at the journal whenever calls were answered.
+    pub(super) answers: WaitList,
     /// Ranges of changes that are not answered.
     changing: RangeSet,
     /// Something that was acknowledged may be lost: see [`Link::lose`].
@@ -82,6 +84,7 @@ impl Link {
             state: Mutex::new(LinkState { timeout, ..LinkState::default() }),
             changes: Changes::default(),
             journal,
+            answers: WaitList::default(),
             changing: RangeSet::new(usize::MAX),
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
@@ -316,13 +319,14 @@ impl Link {
         self.changes.wake_all();
     }
 
-    /// A call was answered.
+    /// Calls were answered, and the journal has what they changed.
     pub(super) fn answered(&self) {
         for noted in [&self.answered, &self.served] {
             if !noted.load(Ordering::Relaxed) {
                 noted.store(true, Ordering::Relaxed);
             }
         }
+        self.answers.wake_all();
     }
 
     /// Whether nothing is asked, as far as no session has it.

@@ -12,9 +12,8 @@ use spillway_core::{ByteRange, Kind};
 use super::super::call::{Body, JournalEffect, PendingCall};
 use super::super::link::Link;
 use super::super::session::ClientSession;
-use super::Restless;
-use super::negotiation::Server;
-use crate::nbd::wire::{self, cmd, flag, handshake_flag, opt};
+use super::{Restless, connected};
+use crate::nbd::wire::cmd;
 
 fn link(timeout: Option<Duration>) -> Arc<Link> {
     link_by(Arc::default(), timeout)
@@ -114,18 +113,7 @@ fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
 #[test]
 fn a_call_that_a_silent_server_leaves_unanswered_ends_with_the_link() {
     let link = super::link(Arc::new(Restless), None, 0);
-    let mut context = Context::from_waker(Waker::noop());
-    let Poll::Ready(round) = pin!(link.begin_round()).poll(&mut context) else {
-        panic!("there is nothing to wait for")
-    };
-    let mut session = ClientSession::new(link.clone(), 0, round);
-    let server = Server::of(1 << 20, flag::HAS_FLAGS | flag::SEND_FLUSH, [512, 4096, 1 << 20]);
-    session.receive(&wire::greeting(handshake_flag::FIXED_NEWSTYLE));
-    for option in [opt::STRUCTURED_REPLY, opt::SET_META_CONTEXT, opt::GO] {
-        session.receive(&server.replies(option));
-    }
-    assert!(session.established() && !session.finished());
-    link.open(1);
+    let (mut session, mut context) = (connected(&link), Context::from_waker(Waker::noop()));
     let mut call =
         pin!(link.call(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing));
     assert!(call.as_mut().poll(&mut context).is_pending());
