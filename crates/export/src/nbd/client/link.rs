@@ -36,8 +36,9 @@ pub(super) struct LinkState {
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
     pub(super) waits_since: Duration,
-    /// How long they do.
+    /// How long they do, and since when that is so.
     timeout: Option<Duration>,
+    pub(super) timeout_since: Duration,
 }
 
 /// See [the module](self).
@@ -175,9 +176,9 @@ impl Link {
     /// Calls wait for so long from now on, also those that wait already; requests without answer have the time that follows from it.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
         {
-            let mut state = self.state.lock();
+            let (mut state, now) = (self.state.lock(), self.env.now());
             // Together: what they have waited before is none of it.
-            (state.timeout, state.waits_since) = (timeout, self.env.now());
+            (state.timeout, state.timeout_since, state.waits_since) = (timeout, now, now);
             self.deadline_ms.store(first_deadline(timeout).as_millis() as u64, Ordering::Relaxed);
         }
         self.wait_from_now();

@@ -99,6 +99,25 @@ fn a_limit_that_is_set_counts_from_then_on() {
     assert_eq!((link.remaining(), link.deadline()), (None, 120 * second));
 }
 
+/// Nobody has limited it before.
+#[test]
+fn a_call_that_was_sent_long_ago_has_the_time_of_a_limit_that_is_set() {
+    let (second, clock) = (Duration::from_secs(1), Arc::<Clock>::default());
+    let link = link_by(clock.clone(), None);
+    let (mut call, answering) =
+        PendingCall::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing);
+    call.first_sent = Some(Duration::ZERO);
+    link.channels[0].lock().calls.push_back(call);
+    clock.pass(100 * second);
+    link.set_timeout(Some(second));
+    let fails_after = |passed: Duration| {
+        clock.pass(passed);
+        link.wait_from_loss();
+        answering.is_done()
+    };
+    assert_eq!([Duration::ZERO, 8 * second, second].map(fails_after), [false, false, true]);
+}
+
 #[test]
 fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
     let link = link(None);
