@@ -70,7 +70,7 @@ fn a_server_that_refuses_one_request_so_is_asked_with_pauses_too() {
     while fs::read(&tries).expect("it exists").len() < 7 {
         reader.read(0, 4096).expect("reads are answered");
     }
-    // 50 ms, twice that, and so on. Each try takes longer on a slow machine too.
+    // At once, after 50 ms, twice that, and so on. Each try takes longer on a slow machine too.
     assert!(began.elapsed() >= Duration::from_secs(1), "asked 7 times within {:?}", began.elapsed());
 }
 
