@@ -203,6 +203,10 @@ impl<'a> Outage<'a> {
     }
 
     fn failed(&mut self, why: String) {
+        // An attempt that was given up.
+        if self.link.is_leaving() {
+            return;
+        }
         if why != self.said {
             tracing::warn!("{}: {why}", self.link.settings.address);
             self.said = why;
