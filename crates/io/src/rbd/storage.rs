@@ -215,12 +215,16 @@ impl Image {
 
     /// See [`Storage::set_timeout`]. Calls that wait already have the memory of their callers, unless there was a timeout before: they cannot
     /// be given up.
-    fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = self.env.now();
         if timeout.is_some() && self.room().is_none() {
             if !self.health.connection(now).answers() {
-                let words = "requests wait for the cluster in memory of their clients and cannot be given up: set a timeout while it answers, \
-                             or start with --origin-timeout";
+                let words = if self.health.is_fenced() {
+                    "the image is fenced, and its requests fail: restart the server to open it again"
+                } else {
+                    "requests wait for the cluster in memory of their clients and cannot be given up: set a timeout while it answers, \
+                     or start with --origin-timeout"
+                };
                 return Err(Error::new(Kind::Busy, format!("{}: {words}", self.name)));
             }
             self.memory.charge()?;

@@ -59,3 +59,12 @@ fn a_request_that_has_failed_waits_until_the_cluster_has_answered_it() {
     drop(goes_on);
     assert_eq!(checked(&image), "up");
 }
+
+/// No request waits for it.
+#[test]
+fn the_first_timeout_of_a_fenced_image_is_refused_for_that() {
+    let image = Image::for_tests(Arc::<Restless>::default(), None);
+    image.health.fenced("it was removed", Duration::ZERO);
+    let error = image.set_timeout(Some(Duration::from_secs(1))).expect_err("it is fenced");
+    assert!(error.message().contains("fenced") && !error.message().contains("wait"), "{}", error.message());
+}
