@@ -123,7 +123,7 @@ impl Server {
             // Dropped, it goes out of sight at least.
             self.mounting = None;
         }
-        match self.stop(None) {
+        match self.stop(None, None) {
             Ok(_) => error,
             Err(failure) => error.context(failure),
         }
@@ -230,7 +230,7 @@ impl Server {
                     self.signal.get_or_insert(number);
                     let swap = self.swap();
                     if swap.is_empty() {
-                        return Ok(self.stop(Some(number))?);
+                        return Ok(self.stop(None, Some(number))?);
                     }
                     // It may be what detaches them.
                     self.command.iter_mut().for_each(|command| command.ask(Some(number)));
@@ -239,7 +239,7 @@ impl Server {
                 Event::Leave(signal, swap) => {
                     let folder = &self.builder.folder;
                     if swap.iter().all(|device| expect_detached(device, folder).is_ok()) {
-                        return Ok(self.stop(signal)?);
+                        return Ok(self.stop(None, signal)?);
                     }
                     self.look_again(signal, swap);
                 }
@@ -253,13 +253,10 @@ impl Server {
                 }
                 Event::Failed(error) => {
                     tracing::error!("{}: stopping", error.message());
-                    return Ok(self.stop(None).and(Err(refused(error)))?);
+                    return Ok(self.stop(None, None).and(Err(refused(error)))?);
                 }
                 Event::Stop(reply) => match self.expect_no_command().and_then(|()| self.close_files()) {
-                    Ok(()) => {
-                        reply.done(Ok(()));
-                        return Ok(self.stop(None)?);
-                    }
+                    Ok(()) => return Ok(self.stop(Some(reply), None)?),
                     Err(error) => reply.done(Err(error)),
                 },
                 Event::StopDevice(device, reply) => self.stop_device(&device, reply),
@@ -281,7 +278,7 @@ impl Server {
                 break;
             }
         }
-        Ok(self.stop(None)?)
+        Ok(self.stop(None, None)?)
     }
 
     fn hold(&self, name: &str, opener: Option<u32>) -> Result<(), Error> {
@@ -364,7 +361,7 @@ impl Server {
 
     /// Stops everything, first the command, which a `signal` may have been sent to; its exit code. The first failed flush is reported, of those
     /// too whose devices have ended before.
-    fn stop(mut self, signal: Option<i32>) -> Result<u8, Failure> {
+    fn stop(mut self, reply: Option<ReplySender>, signal: Option<i32>) -> Result<u8, Failure> {
         service::stopping();
         let devices = self.devices.all();
         // Who asks for the end of one or of all from now on waits for that. Who has asked for something, or does so later, is answered that the
@@ -385,6 +382,9 @@ impl Server {
         self.wait_for(jobs);
         shared.into_iter().for_each(block_on);
         let flushed = self.failed.take().map_or(Ok(()), Err);
+        if let Some(reply) = reply {
+            reply.done(Ok(()));
+        }
         self.endpoints.stop_control().into_iter().for_each(block_on);
         self.workers.stop();
         flushed.map(|()| code).map_err(Failure::from)
