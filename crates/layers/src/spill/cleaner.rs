@@ -129,8 +129,13 @@ impl Store {
 
     /// Who comes next looks again at what was set aside: a disk that failed for a while is no reason to leave its room alone for good.
     fn reconsider(&self) {
-        let closed = |segment: &u32| self.segments.look(*segment).state == SegmentState::Closed;
-        (0..self.segments.count()).filter(closed).for_each(|segment| self.set_aside.unmark(segment.into()));
+        let mut from = 0;
+        while let Some(segment) = self.set_aside.next(from) {
+            if self.segments.look(segment as u32).state == SegmentState::Closed {
+                self.set_aside.unmark(segment);
+            }
+            from = segment + 1;
+        }
     }
 
     /// Copies what is needed of a closed segment, whose clean copies are given up. Fails where the copies cannot be written.
