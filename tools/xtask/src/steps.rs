@@ -60,6 +60,9 @@ fn clippy(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Of the harness of tests: how many run side by side.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
+
 /// Whatever draws its cases in them draws them from the seed.
 fn tests(root: &Path) -> Result<()> {
     let seed = seed::of_this_run(root, "test")?;
@@ -73,6 +76,11 @@ fn tests(root: &Path) -> Result<()> {
         .args(["test", "--workspace", "--no-fail-fast"])
         .stdin(Stdio::null())
         .env("PROPTEST_RNG_SEED", seed.to_string());
+    // Tests with real clients wait most of their time, for what is slow or away on purpose.
+    if std::env::var_os(TEST_THREADS).is_none() {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        tests.env(TEST_THREADS, (2 * processors).to_string());
+    }
     succeed(&mut tests).with_context(|| seed::again(seed, "test"))
 }
 
