@@ -84,6 +84,14 @@ pub(crate) fn refused(error: Error) -> Failure {
     Failure::new(exit, error.message())
 }
 
+/// An error that refuses nothing, whatever kind a disk or the server of an origin gave it: its exit code is 1.
+pub(crate) fn failed(error: Error) -> Error {
+    match Failure::from(error.clone()).exit {
+        Exit::Failed => error,
+        _ => Error::new(Kind::Io, error.message()),
+    }
+}
+
 /// The exit code of a failed run.
 pub(crate) fn code_of(error: &anyhow::Error) -> Exit {
     let known = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());

@@ -123,7 +123,7 @@ impl Server {
             // Dropped, it goes out of sight at least.
             self.mounting = None;
         }
-        match self.stop(None, None) {
+        match self.stop(None) {
             Ok(_) => error,
             Err(failure) => error.context(failure),
         }
@@ -230,7 +230,7 @@ impl Server {
                     self.signal.get_or_insert(number);
                     let swap = self.swap();
                     if swap.is_empty() {
-                        return Ok(self.stop(None, Some(number))?);
+                        return Ok(self.stop(Some(number))?);
                     }
                     // It may be what detaches them.
                     self.command.iter_mut().for_each(|command| command.ask(Some(number)));
@@ -239,7 +239,7 @@ impl Server {
                 Event::Leave(signal, swap) => {
                     let folder = &self.builder.folder;
                     if swap.iter().all(|device| expect_detached(device, folder).is_ok()) {
-                        return Ok(self.stop(None, signal)?);
+                        return Ok(self.stop(signal)?);
                     }
                     self.look_again(signal, swap);
                 }
@@ -253,10 +253,13 @@ impl Server {
                 }
                 Event::Failed(error) => {
                     tracing::error!("{}: stopping", error.message());
-                    return Ok(self.stop(None, None).and(Err(refused(error)))?);
+                    return Ok(self.stop(None).and(Err(refused(error)))?);
                 }
                 Event::Stop(reply) => match self.expect_no_command().and_then(|()| self.close_files()) {
-                    Ok(()) => return Ok(self.stop(Some(reply), None)?),
+                    Ok(()) => {
+                        reply.done(Ok(()));
+                        return Ok(self.stop(None)?);
+                    }
                     Err(error) => reply.done(Err(error)),
                 },
                 Event::StopDevice(device, reply) => self.stop_device(&device, reply),
@@ -278,7 +281,7 @@ impl Server {
                 break;
             }
         }
-        Ok(self.stop(None, None)?)
+        Ok(self.stop(None)?)
     }
 
     fn hold(&self, name: &str, opener: Option<u32>) -> Result<(), Error> {
@@ -361,9 +364,12 @@ impl Server {
 
     /// Stops everything, first the command, which a `signal` may have been sent to; its exit code. The first failed flush is reported, of those
     /// too whose devices have ended before.
-    fn stop(mut self, reply: Option<ReplySender>, signal: Option<i32>) -> Result<u8, Failure> {
+    fn stop(mut self, signal: Option<i32>) -> Result<u8, Failure> {
         service::stopping();
-        // Who has asked for something, or does so later, is answered that the server stops.
+        let devices = self.devices.all();
+        // Who asks for the end of one or of all from now on waits for that. Who has asked for something, or does so later, is answered that the
+        // server stops.
+        devices.iter().for_each(|device| device.end.begin());
         self.events = mpsc::channel().1;
         self.end_command(signal);
         let code = self.code;
@@ -371,7 +377,7 @@ impl Server {
         assert!(self.mounting.is_none(), "devices end below a mount");
         let shared = self.endpoints.stop_shared();
         // Side by side: one that takes long keeps no other from being flushed.
-        for device in self.devices.all() {
+        for device in devices {
             let (front, env) = (self.endpoints.take_front(device.name()), self.workers.env());
             self.spawn(move || async move { end(&device, front, &*env).await });
         }
@@ -379,9 +385,6 @@ impl Server {
         self.wait_for(jobs);
         shared.into_iter().for_each(block_on);
         let flushed = self.failed.take().map_or(Ok(()), Err);
-        if let Some(reply) = reply {
-            reply.done(flushed.clone());
-        }
         self.endpoints.stop_control().into_iter().for_each(block_on);
         self.workers.stop();
         flushed.map(|()| code).map_err(Failure::from)

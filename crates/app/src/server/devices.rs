@@ -16,7 +16,7 @@ use spillway_export::control::{
 };
 
 use crate::server::device::changes::{self, once_left};
-use crate::server::device::{Device, occupants};
+use crate::server::device::{Device, DeviceEnd, occupants};
 use crate::server::event::{Event, ReplySender, ask, outcome};
 use crate::server::own;
 
@@ -142,21 +142,45 @@ impl Devices {
         })
     }
 
-    /// Stops a device. Who asks while it is being stopped waits for the same end. The answer holds nothing of the device.
+    /// Stops a device. Who asks while it is being stopped, alone or with its server, waits for the same end.
     fn stop(&self, device: String) -> Answer<Result<(), Error>> {
-        let end = match self.find_also_ending(&device) {
-            Ok(found) => found.end.clone(),
-            Err(error) => return Answer::Done(Err(error)),
-        };
-        let asked = self.end(move |reply| Event::StopDevice(device.clone(), reply));
+        match self.find_also_ending(&device) {
+            Ok(found) => {
+                let ends = vec![found.end.clone()];
+                self.ended(ends, move |reply| Event::StopDevice(device.clone(), reply))
+            }
+            Err(error) => Answer::Done(Err(error)),
+        }
+    }
+
+    /// The same of every device, also of those that end already.
+    fn stop_all(&self) -> Answer<Result<(), Error>> {
+        let all = self.all();
+        let ending: Vec<_> = self.ending.lock().iter().filter_map(Weak::upgrade).collect();
+        let ends = all.iter().chain(&ending).map(|device| device.end.clone()).collect();
+        self.ended(ends, Event::Stop)
+    }
+
+    /// How `ends` come to be, which `event` asks for unless all have begun: the first failure. The answer holds nothing of the devices.
+    fn ended(
+        &self,
+        ends: Vec<Arc<DeviceEnd>>,
+        event: impl Fn(ReplySender) -> Event + 'static,
+    ) -> Answer<Result<(), Error>> {
+        let asked = self.end(event);
         Answer::pending(async move {
-            if !end.has_begun() {
+            let have_begun = || ends.iter().all(|end| end.has_begun());
+            if !have_begun() {
                 let answer = asked.await;
-                if !end.has_begun() {
+                if answer.is_err() && !have_begun() {
                     return answer;
                 }
             }
-            end.outcome().await
+            let mut outcome = Ok(());
+            for end in &ends {
+                outcome = outcome.and(end.outcome().await);
+            }
+            outcome
         })
     }
 
@@ -211,7 +235,7 @@ impl Catalog for Devices {
                 Answer::pending(async move { ask(&events, |reply| Event::Hold(device, opener, reply)).await })
             }
             Operation::Stop { device } => self.stop(device),
-            Operation::StopServer {} => self.end(Event::Stop),
+            Operation::StopServer {} => self.stop_all(),
             question => unreachable!("{question:?} changes nothing"),
         }
     }
@@ -244,18 +268,28 @@ mod tests {
     use super::*;
     use crate::server::shutdown::tests::device;
 
+    /// No devices yet, what the server's thread is asked for, and two devices that have one name.
+    fn two() -> (Workers, Devices, mpsc::Receiver<Event>, [Arc<Device>; 2]) {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let two = [(); 2].map(|()| device(&workers));
+        let (to_server, events) = mpsc::channel();
+        let own = two[0].stack.parts[0].attributes.clone();
+        let devices = Devices::new(workers.env(), own, Registry::new(workers.env()), to_server);
+        (workers, devices, events, two)
+    }
+
+    fn expect_waiting(stop: &mut Answer<Result<(), Error>>) {
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(stop).poll(&mut context).is_pending(), "not all has ended");
+    }
+
     /// A name is free again while clients may still hold the device that had it.
     #[test]
     fn a_stop_is_of_the_device_that_has_the_name_and_else_of_the_last_one_that_had_it() {
-        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
-        let [old, new] = [(); 2].map(|()| device(&workers));
-        let (to_server, events) = mpsc::channel();
-        let own = old.stack.parts[0].attributes.clone();
-        let devices = Devices::new(workers.env(), own, Registry::new(workers.env()), to_server);
-        let mut context = Context::from_waker(Waker::noop());
-        let mut stop = || {
+        let (_workers, devices, events, [old, new]) = two();
+        let stop = || {
             let mut stop = devices.change(Operation::Stop { device: "a".into() });
-            assert!(Pin::new(&mut stop).poll(&mut context).is_pending(), "nothing has ended");
+            expect_waiting(&mut stop);
             stop
         };
         devices.add(old.clone());
@@ -273,5 +307,34 @@ mod tests {
         let waits = stop();
         new.end.tell(Err(Error::new(Kind::NoSpace, "lost")));
         assert_eq!(block_on(waits).map_err(|error| error.kind), Err(Kind::NoSpace), "that of the new one");
+    }
+
+    #[test]
+    fn a_stop_of_the_server_waits_for_each_device_and_says_what_one_has_left() {
+        let (_workers, devices, events, [old, new]) = two();
+        devices.add(old.clone());
+        devices.remove(&old);
+        devices.add(new.clone());
+        let mut stop = devices.change(Operation::StopServer {});
+        expect_waiting(&mut stop);
+        let Ok(Event::Stop(reply)) = events.try_recv() else { panic!("the server is not asked") };
+        reply.done(Ok(()));
+        expect_waiting(&mut stop);
+        new.end.tell(Ok(()));
+        expect_waiting(&mut stop);
+        old.end.tell(Err(Error::new(Kind::Unreachable, "its lock is left")));
+        assert_eq!(block_on(stop).map_err(|error| error.kind), Err(Kind::Unreachable));
+    }
+
+    /// A program runs beside it, or a file is open.
+    #[test]
+    fn a_stop_of_the_server_that_is_refused_waits_for_nothing() {
+        let (_workers, devices, events, [_, new]) = two();
+        devices.add(new);
+        let mut stop = devices.change(Operation::StopServer {});
+        expect_waiting(&mut stop);
+        let Ok(Event::Stop(reply)) = events.try_recv() else { panic!("the server is not asked") };
+        reply.done(Err(Error::new(Kind::Denied, "no")));
+        assert_eq!(block_on(stop).map_err(|error| error.kind), Err(Kind::Denied));
     }
 }

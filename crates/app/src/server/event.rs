@@ -24,7 +24,7 @@ pub(crate) enum Event {
     CommandEnded,
     /// Its threads fail in a way that may not pass.
     Failed(Error),
-    /// A client asks it to stop.
+    /// A client asks it to stop, and is answered once that begins: the devices tell how they end.
     Stop(ReplySender),
     /// A client asks for the end of a device.
     StopDevice(String, ReplySender),

@@ -25,6 +25,7 @@ use spillway_core::{Attributes, Env, Error, Seam, Value};
 use spillway_export::Reserved;
 use spillway_io::Serving;
 
+use crate::exit::failed;
 use crate::server::device::Device;
 use crate::server::endpoints::{Front, NbdFront};
 use crate::server::event::ReplySender;
@@ -72,7 +73,7 @@ async fn close(control: Option<Serving>) {
 }
 
 /// Ends a device. Whatever of this fails, a layer that cannot write costs those below nothing. The log has every error; the first that may
-/// have cost data is returned. Who waits for the end hears of what could not be given back, too.
+/// have cost data is returned. Who waits for the end hears of what could not be given back, too. No error looks like a refusal.
 pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<(), Error> {
     let logged = |error: &Error| tracing::error!("{}", error.message());
     let parts = || device.stack.parts.iter().filter_map(|part| Some((&part.name, part.suspend.as_ref()?)));
@@ -91,10 +92,12 @@ pub(crate) async fn end(device: &Device, front: Front, env: &dyn Env) -> Result<
     }
     let flushed =
         flushed.and(step(env, device, "its last flush", last_flush(device)).await.inspect_err(logged));
+    let flushed = flushed.map_err(failed);
     let closed = step(env, device, "its layers to close", device.stack.close()).await;
     let closed = closed.map_err(|error| {
         tracing::warn!("{}", error.message());
-        Error::new(error.kind, format!("device {name} has ended and lost nothing, but {}", error.message()))
+        let text = format!("device {name} has ended and lost nothing, but {}", error.message());
+        failed(Error::new(error.kind, text))
     });
     device.end.tell(flushed.clone().and(closed));
     flushed
@@ -155,17 +158,19 @@ async fn last_flush(device: &Device) -> Result<(), Error> {
 pub(super) mod tests {
     use super::*;
     use crate::address::Address;
+    use crate::exit::{Exit, Failure, code_of};
     use crate::server::building::opening::StackOpener;
     use crate::server::device::ChangeLock;
     use crate::trust::Trusts;
     use spillway_core::sync::{AtomicBool, Mutex, Ordering};
     use spillway_core::{
-        Attribute, Budget, Job, Kind, LocalFuture, Place, Spec, Suspend, Table, Type, block_on,
+        Answer, Attribute, BlockDevice, Budget, Geometry, Job, Kind, LocalFuture, Place, Request, Spec,
+        Submission, Suspend, Table, Type, block_on,
     };
     use spillway_export::Export;
     use spillway_io::{Workers, WorkersOptions};
     use spillway_layers::small::null;
-    use spillway_layers::stack::{OriginConfig, StackConfig};
+    use spillway_layers::stack::{OriginConfig, Stack, StackConfig};
     use std::sync::mpsc;
 
     /// A device `a` that nobody serves.
@@ -188,12 +193,12 @@ pub(super) mod tests {
     }
 
     /// Ends with an error, and notes that it did.
-    struct Failing(&'static str, Arc<Mutex<Vec<&'static str>>>);
+    struct Failing(Kind, &'static str, Arc<Mutex<Vec<&'static str>>>);
 
     impl Suspend for Failing {
         fn suspend(&self) -> LocalFuture<Result<(), Error>> {
-            self.1.lock().push(self.0);
-            Box::pin(std::future::ready(Err(Error::new(Kind::Io, self.0))))
+            self.2.lock().push(self.1);
+            Box::pin(std::future::ready(Err(Error::new(self.0, self.1))))
         }
     }
 
@@ -204,7 +209,7 @@ pub(super) mod tests {
         let mut device = device(&workers);
         let parts = &mut Arc::get_mut(&mut device).unwrap().stack.parts;
         for (part, name) in parts.iter_mut().zip(["upper", "lower"]) {
-            part.suspend = Some(Arc::new(Failing(name, names.clone())));
+            part.suspend = Some(Arc::new(Failing(Kind::Io, name, names.clone())));
         }
         let own = env.clone();
         let ended = Job::spawn(&*env, Place::Background, move || async move {
@@ -216,7 +221,7 @@ pub(super) mod tests {
     }
 
     /// Gives nothing back.
-    struct Left;
+    struct Left(Kind);
 
     impl Suspend for Left {
         fn suspend(&self) -> LocalFuture<Result<(), Error>> {
@@ -224,7 +229,7 @@ pub(super) mod tests {
         }
 
         fn close(&self) -> LocalFuture<Result<(), Error>> {
-            Box::pin(std::future::ready(Err(Error::new(Kind::Unreachable, "its lock is left"))))
+            Box::pin(std::future::ready(Err(Error::new(self.0, "its lock is left"))))
         }
     }
 
@@ -233,13 +238,53 @@ pub(super) mod tests {
     fn who_stops_a_device_hears_of_what_was_left_and_the_exit_code_says_nothing() {
         let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
         let (mut device, env) = (device(&workers), workers.env());
-        Arc::get_mut(&mut device).unwrap().stack.parts[0].suspend = Some(Arc::new(Left));
+        Arc::get_mut(&mut device).unwrap().stack.parts[0].suspend = Some(Arc::new(Left(Kind::Unreachable)));
         let (answer, reply) = Job::new();
         let stopping = Stopping { device, front: Front::closed(), control: None, env: env.clone() };
         let ended = Job::spawn(&*env, Place::Background, move || stopping.stop(reply));
         assert_eq!(block_on(ended), Some(Ok(())));
         let error = block_on(answer).expect("it is answered").expect_err("its lock is left");
         assert!(error.message().contains("lost nothing, but its lock is left"), "{error}");
+    }
+
+    /// Fails each request.
+    struct Unflushed(Arc<dyn BlockDevice>, Kind);
+
+    impl BlockDevice for Unflushed {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn submit(&self, request: Request) -> Submission {
+            Answer::Done(request.answer(Err(self.1)))
+        }
+    }
+
+    /// A disk or a server may call it by the errno of a device that is not there, that is in use, or that was asked for wrongly.
+    #[test]
+    fn what_a_device_has_failed_with_is_no_refusal() {
+        let workers = Workers::start(WorkersOptions { count: 1, ..WorkersOptions::default() }).unwrap();
+        let env = workers.env();
+        let ways: [fn(&mut Stack, Kind); 3] = [
+            |stack, kind| stack.parts[0].suspend = Some(Arc::new(Failing(kind, "no", Arc::default()))),
+            |stack, kind| stack.device = Arc::new(Unflushed(stack.device.clone(), kind)),
+            |stack, kind| stack.parts[0].suspend = Some(Arc::new(Left(kind))),
+        ];
+        for (kind, fails) in Kind::ALL.into_iter().flat_map(|kind| ways.map(|fails| (kind, fails))) {
+            let mut device = device(&workers);
+            fails(&mut Arc::get_mut(&mut device).unwrap().stack, kind);
+            let (own, told) = (env.clone(), device.end.clone());
+            let ended = Job::spawn(&*env, Place::Background, move || async move {
+                end(&device, Front::closed(), &*own).await
+            });
+            let flushed = block_on(ended).expect("it ends");
+            let outcome = block_on(told.outcome());
+            assert!(outcome.is_err(), "{kind:?}");
+            for error in [flushed, outcome].into_iter().filter_map(Result::err) {
+                let failure = anyhow::Error::from(Failure::from(error));
+                assert_eq!(code_of(&failure), Exit::Failed, "{kind:?}: {failure}");
+            }
+        }
     }
 
     #[test]

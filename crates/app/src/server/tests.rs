@@ -78,12 +78,14 @@ fn changes_and_control_clients_wait_for_no_background_work() {
     client.join().unwrap();
 }
 
-/// A stop of device `a` that was asked for, and has to wait.
-fn stop(devices: &Devices) -> Answer<Result<(), Error>> {
-    let mut stop = devices.change(Operation::Stop { device: "a".into() });
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(Pin::new(&mut stop).poll(&mut context).is_pending(), "it is not stopped yet");
-    stop
+/// A stop of device `a`, and one of its server, that were asked for and have to wait.
+fn stops(devices: &Devices) -> [Answer<Result<(), Error>>; 2] {
+    [Operation::Stop { device: "a".into() }, Operation::StopServer {}].map(|stop| {
+        let mut stop = devices.change(stop);
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut stop).poll(&mut context).is_pending(), "it is not stopped yet");
+        stop
+    })
 }
 
 /// The first waits for the end of the device, and so does who asks meanwhile: before the server's thread begins it, and later.
@@ -96,18 +98,40 @@ fn a_second_stop_of_a_device_waits_for_the_same_end() {
     // The thread that would end it.
     let release = block_background(&server.workers);
     let devices = server.devices.clone();
-    let second = stop(&devices);
+    let second = stops(&devices);
     let client = std::thread::spawn(move || {
         while devices.find("a").is_ok() {
             std::thread::yield_now();
         }
-        let third = stop(&devices);
+        let third = stops(&devices);
         drop(release);
-        block_on(third)
+        third.map(block_on)
     });
     server.run().unwrap();
-    assert_eq!(client.join().unwrap(), Ok(()));
-    assert_eq!((block_on(first), block_on(second)), (Some(Ok(())), Ok(())));
+    assert_eq!((client.join().unwrap(), second.map(block_on)), ([Ok(()), Ok(())], [Ok(()), Ok(())]));
+    assert_eq!(block_on(first), Some(Ok(())));
+}
+
+/// A signal has asked for that. The first questions lie behind it, the others come once nobody takes any.
+#[test]
+fn a_stop_while_the_server_stops_waits_for_the_same_ends() {
+    let scratch = Scratch::new("stop-while-stopping");
+    let (server, to_self, _folder) = server(&scratch);
+    // The thread that would end the device.
+    let release = block_background(&server.workers);
+    let devices = server.devices.clone();
+    to_self.send(Event::Signal(rustix::process::Signal::TERM.as_raw())).unwrap();
+    let behind = stops(&devices);
+    let client = std::thread::spawn(move || {
+        while to_self.send(Event::ReadAgain).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let later = stops(&devices);
+        drop(release);
+        later.map(block_on)
+    });
+    server.run().unwrap();
+    assert_eq!((client.join().unwrap(), behind.map(block_on)), ([Ok(()), Ok(())], [Ok(()), Ok(())]));
 }
 
 /// Its connection would be waited for, and it for an answer.

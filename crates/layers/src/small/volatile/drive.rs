@@ -164,14 +164,16 @@ impl Drive {
         reply
     }
 
-    /// Writes all blocks that were cached when it began to the device below, in random order, and flushes that. Fails for ever once that failed.
+    /// Writes all blocks that were cached when it began to the device below, in random order, and flushes that. Fails for ever once that failed,
+    /// unless the failure passes: the next one writes what is left.
     pub(super) async fn flush(&self) -> Result<(), Kind> {
         let _transfer = self.transfer.hold().await;
         self.with_power(|blocks| blocks.begin_flight(ALL))?;
-        if let Err(kind) = self.transfer_all().await {
+        let transferred = self.transfer_all().await;
+        if let Err(kind) = transferred {
             self.failure.set(kind);
         }
-        self.failure.check()
+        self.failure.check().and(transferred)
     }
 
     async fn transfer_all(&self) -> Result<(), Kind> {

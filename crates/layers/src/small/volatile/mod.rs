@@ -1,8 +1,9 @@
 //! The volatile write cache of a drive: unflushed writes are not on the device below, and a power cut loses a random part of them.
 //!
 //! It promises what a drive promises: reads return the last write; a flush writes everything acknowledged before it to the device
-//! below and flushes that; a write with FUA passes through. Once a flush failed below, all later ones fail. A full cache evicts random
-//! blocks. `power_cut` draws from a seed which unflushed data survives; all requests fail with [`Kind::Io`] until `power_on`.
+//! below and flushes that; a write with FUA passes through. Once a flush failed below, all later ones fail, unless what is below was
+//! away or full for a while: its blocks stay cached for the next. A full cache evicts random blocks. `power_cut` draws from a seed which
+//! unflushed data survives; all requests fail with [`Kind::Io`] until `power_on`.
 //!
 //! A discard becomes a zeroing if zeroing is free below, otherwise it does nothing: the content before a lost write must not be
 //! read in its place.

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, Attributes, BlockDevice, Budget, ByteRange, IoBuf, Kind, Op, Request, SECTOR, Seam, Table,
+    Answer, Attributes, BlockDevice, Budget, ByteRange, Geometry, IoBuf, Kind, Op, Request, SECTOR, Seam,
+    Submission, Table,
 };
 use spillway_sim::world::World;
 
@@ -210,6 +212,41 @@ fn blocks_that_a_flush_could_not_write_stay_cached_and_no_flush_succeeds_again()
     assert_eq!(fixture.bytes(&fixture.seam), [5; 4]);
     assert_eq!((fixture.write(1, 6), fixture.ask(Request::flush())), (Ok(()), Err(Kind::Io)));
     assert_eq!(fixture.bytes(&fixture.below), [5, 6, 5, 5]);
+}
+
+/// Takes no write as long as there is a kind to fail it by.
+struct Refusing(Below, Arc<Mutex<Option<Kind>>>);
+
+impl BlockDevice for Refusing {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        let refused = self.1.lock().filter(|_| request.op == Op::Write);
+        match refused {
+            Some(kind) => Answer::Done(request.answer(Err(kind))),
+            None => self.0.submit(request),
+        }
+    }
+}
+
+/// A server that is away, or whose disk is full.
+#[test]
+fn a_flush_fails_while_what_is_below_takes_nothing_and_the_next_one_writes_all() {
+    for kind in [Kind::Unreachable, Kind::Exhausted] {
+        let refused = Arc::new(Mutex::new(Some(kind)));
+        let of_device = refused.clone();
+        let fixture = Fixture::over(&losing(100), Budget::new(1 << 20), |memory, _| {
+            Arc::new(Refusing(memory, of_device))
+        });
+        (0..4).for_each(|block| assert_eq!(fixture.write(block, 5), Ok(())));
+        assert_eq!(fixture.ask(Request::flush()), Err(kind));
+        assert_eq!(fixture.bytes(&fixture.seam), [5; 4]);
+        *refused.lock() = None;
+        assert_eq!((fixture.write(1, 6), fixture.ask(Request::flush())), (Ok(()), Ok(())));
+        assert_eq!(fixture.bytes(&fixture.below), [5, 6, 5, 5]);
+    }
 }
 
 #[test]
