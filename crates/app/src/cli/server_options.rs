@@ -65,8 +65,8 @@ options! {
     Start workers: Option<u64> = Type::Number(1, WORKERS_MAX as u64), "Threads that serve clients"
         .preset(Preset::Words("number of cores")) .option("workers");
     Start poll_us: u64 = Type::Number(0, 1000),
-        "Let a worker look for news at most this long before it sleeps, where the waits before were short: faster answers to clients with few \
-         requests in flight, for more processor time; 0 never looks"
+        "Let a worker poll for at most this long before it sleeps, if its last waits were short: faster answers to clients with few \
+         requests in flight, for more processor time; 0 never polls"
         .unit(Unit::Microseconds) .preset(Preset::Number(100)) .option("poll-us");
     Start socket: Option<PathBuf> = Type::Path, "Unix socket for NBD, one for all devices; excludes listen"
         .preset(Preset::Words("NAME.sock in spillway's runtime folder")) .option("socket");
@@ -82,8 +82,8 @@ options! {
         "Listen where other machines can connect without encryption or password: who can connect can read and write everything"
         .preset(Preset::Switch(false)) .option("insecure");
     Start allow: Option<String> = Type::Text,
-        "Close connections to the ports of listen and http from hosts of other networks than these, such as 192.0.2.0/24 or 2001:db8::/32, which have \
-         commas between them"
+        "Close connections to the ports of listen and http from hosts of other networks than these, such as 192.0.2.0/24 or \
+         2001:db8::/32, separated by commas"
         .preset(Preset::Words("every host")).option("allow");
     Start tls_certificates: Option<PathBuf> = Type::Path,
         "Speak TLS with NBD clients, with server-cert.pem and server-key.pem of this folder, and ca-cert.pem where clients have to say who they are"
@@ -91,21 +91,22 @@ options! {
     Start tls: Option<Tls> = Type::Choice(Tls::NAMES),
         "Whether NBD clients may or must ask for TLS; optional leaves that to them, and to an attacker between them and the server"
         .preset(Preset::Words("required with tls_certificates, off without")).option("tls");
-    Start tls_verify_peer: bool = Type::Switch, "Let only NBD clients in that have a certificate of ca-cert.pem"
+    Start tls_verify_peer: bool = Type::Switch, "Accept only NBD clients with a certificate signed by ca-cert.pem"
         .preset(Preset::Switch(false)).option("tls-verify-peer");
     Start tls_allow: Option<String> = Type::Text,
-        "The same, and their certificate has one of these DNS names, which have commas between them"
+        "Like tls_verify_peer, and the certificate must have one of these DNS names, separated by commas"
         .preset(Preset::Words("any name")).option("tls-allow");
     Start http: Option<String> = Type::Text,
         "Serve metrics for Prometheus, a page and control over HTTP, at unix:PATH for this user or at HOST:PORT; at a port nothing can be changed \
          without http_token_file"
         .preset(Preset::Words("none")).option("http");
     Start http_token_file: Option<PathBuf> = Type::Path,
-        "Take only clients over HTTP that give the first line of this file as their token, and let them change everything. A port of other machines \
-         needs it"
+        "Accept only HTTP clients that present the first line of this file as their token, and let them change everything. A port that \
+         other machines reach needs it"
         .preset(Preset::Words("none")).option("http-token-file");
     Start idle_timeout: Option<u64> = Type::Number(1, IDLE_TIMEOUT_S_MAX),
-        "Disconnect an NBD client that has nothing asked, and nothing due, for so long; one that has a device alone, as attach makes it without --shared, stays. A file system that is mounted otherwise may be idle for days"
+        "Disconnect an NBD client that sent no request and awaits no reply for so long, unless it has its device alone, as after \
+         attach without --shared. A file system that is mounted otherwise may be idle for days"
         .unit(Unit::Seconds).preset(Preset::Words("none")).option("idle-timeout");
     Start peer_connections_max: Option<u64> = Type::Number(1, PEER_CONNECTIONS_MAX),
         "NBD connections that each peer may have at a time, at all sockets of the server together: each host over TCP, each user over unix sockets. \

@@ -26,7 +26,8 @@ Without --size the device has no size and is not exported until it gets one:
   spillway set ram0 comp_algorithm zstd
   spillway set ram0 disksize 4G
 
-The content lives in memory only: it is gone when the server ends. spillway save and load keep it by hand.";
+The content lives in memory only, and is gone when the server ends, unless --spill and --keep are given. spillway save and load
+keep it by hand.";
 
 pub(super) const DISK_EXAMPLES: &str = "\
 Examples:

@@ -170,7 +170,7 @@ static ROWS: &[Attribute<PageCache>] = &[
     }),
     in_zones!("read_hit_bytes", Bytes, "Bytes read that were in memory", HitBytes, 1),
     Attribute::read(
-        Spec::mean("hit_ratio", Unit::None, "Bytes that were in memory of each byte read"),
+        Spec::mean("hit_ratio", Unit::None, "Share of the bytes read that were in memory"),
         |cache| {
             let (all, hit) = cache.read_bytes();
             Value::mean(hit, all)
@@ -216,22 +216,22 @@ static ROWS: &[Attribute<PageCache>] = &[
         "Blocks that are dirty again because they could not be written back",
         redirtied
     ),
-    traffic!("folios_created", None, "Folios that reads and writes brought in", created),
-    traffic!("folios_created_ahead", None, "Folios that readahead brought in", created_ahead),
+    traffic!("folios_created", None, "Folios created by reads and writes", created),
+    traffic!("folios_created_ahead", None, "Folios created by readahead", created_ahead),
     traffic!(
         "folios_activated",
         None,
-        "Folios accessed again while they were new, or soon after they had left, by clients: readahead and write-back access nothing",
+        "Folios that clients accessed again while they were new, or soon after their eviction; readahead and write-back do not count",
         activated
     ),
-    traffic!("folios_evicted", None, "Folios that left for others", evicted),
+    traffic!("folios_evicted", None, "Folios evicted to make room", evicted),
     count!(
         "folios_evicted_directly",
         None,
-        "Those of them that requests evicted, because background reclaim was late",
+        "Folios evicted by requests, because background reclaim was late",
         EvictedDirectly
     ),
-    count!("reads_uncached", Requests, "Reads of the device below that found no memory to stay in", Uncached),
+    count!("reads_uncached", Requests, "Reads of the device below whose data found no memory", Uncached),
     Attribute::read(
         Spec::fact(
             "zones",
@@ -242,7 +242,7 @@ static ROWS: &[Attribute<PageCache>] = &[
     ),
     count!("readahead_bytes", Bytes, "Bytes read ahead", AheadBytes),
     in_zones!("readahead_used", None, "Folios read ahead that were then read", AheadUsed, 1),
-    in_zones!("readahead_wasted", None, "Folios read ahead that left unread", AheadWasted, 1),
+    in_zones!("readahead_wasted", None, "Folios read ahead and evicted unread", AheadWasted, 1),
     Attribute::read(
         Spec::gauge(
             "below_bytes_per_second",

@@ -103,7 +103,7 @@ options! {
         "Unit of reading, writing and dirtying; not below the block of the device below"
         .unit(Unit::Bytes).preset(Preset::Words("4096, where the device below allows it"));
     Start folio_size: Option<u64> = Type::PowerOfTwo(FOLIO_MIN, FOLIO_MAX),
-        "Size of all folios, the units of memory, of which each block is read and written for itself"
+        "Size of all folios, the units of memory; each block of one is read and written separately"
         .unit(Unit::Bytes).preset(Preset::Words("4 KiB to 2 MiB, by what is accessed"));
     Live dirty_background_ratio: u64 = PERCENT, "Start writing back above this share of dirty blocks; not above dirty_ratio"
         .unit(Unit::Percent).preset(Preset::Number(10));

@@ -93,7 +93,8 @@ options! {
     Live low_watermark: u64 = PERCENT, "Stop writing back below this share; not above high_watermark"
         .unit(Unit::Percent).preset(Preset::Number(45)).option("low-watermark");
     Live writeback_jobs: u64 = BLOCKS,
-        "Maximum blocks being written back at a time; 0 is the most, what 16 MiB hold or the origin writes in half a second"
+        "Maximum blocks being written back at a time; 0 for as many as 16 MiB hold, or the origin writes in half a second if that is \
+         less"
         .unit(Unit::Blocks).preset(Preset::Number(65536)).option("writeback-jobs");
     Live autocommit_blocks: Option<u64> = BLOCKS, "Commit after this many uncommitted blocks"
         .unit(Unit::Blocks).preset(Preset::Words("65536, 64 in mode p")).option("autocommit-blocks");
@@ -114,7 +115,7 @@ options! {
         "When a write is acknowledged: received by the cache device, or committed, so that it survives a crash without a flush"
         .preset(Preset::Choice("received")).option("ack");
     Start old_cache: OldCache = Type::Choice(OldCache::NAMES),
-        "What becomes of a cache device that is not blank; open refuses what is no cache"
+        "What to do with a cache device that is not blank; open refuses one that holds no cache"
         .preset(Preset::Choice("open")).switches(&[
             Switch {
                 name: "create",

@@ -148,8 +148,8 @@ static ROWS: &[Attribute<Zram>] = &[
         Spec::command(
             "compact",
             Type::Text,
-            "Moves objects together at once and returns the memory, whatever is written; EINVAL before disksize. The device does the \
-             same by itself shortly after writes stop",
+            "Moves objects together at once and returns the memory, whatever the value; EINVAL before disksize. The device does the same \
+             by itself shortly after writes stop",
         ),
         |zram, _| commands::compact(zram),
     ),
@@ -183,8 +183,8 @@ static ROWS: &[Attribute<Zram>] = &[
         Spec::fact(
             "backing_dev",
             Type::Path,
-            "The spill file, or none. A path that is written is the spill file from the next disksize to the next reset, which leaves what \
-             spill names alone",
+            "The spill file, or none. A path set here is the spill file from the next disksize to the next reset; a reset does not detach \
+             the file that spill names",
         ),
         |zram| {
             let path = zram.core.backing_path().map(|path| path.display().to_string());
@@ -213,8 +213,8 @@ static ROWS: &[Attribute<Zram>] = &[
         Spec::command(
             "recompress",
             Type::Text,
-            "Compresses pages in memory again: type=idle, huge or huge_idle, threshold=BYTES, algo=NAME, priority=N, max_pages=N; all of them \
-             with the first of recomp_algorithm where nothing is said. EINVAL before disksize and without such an algorithm",
+            "Compresses pages in memory again: type=idle, huge or huge_idle, threshold=BYTES, algo=NAME, priority=N, max_pages=N; all \
+             pages with priority 1 by default. EINVAL before disksize and without such an algorithm",
         ),
         |zram, value| commands::recompress(zram, &text(value)),
     ),
@@ -229,11 +229,11 @@ static ROWS: &[Attribute<Zram>] = &[
     compressed_writeback(OPTIONS.compressed_writeback),
     compressed_writeback(Spec {
         name: "writeback_compressed",
-        help: "The same, by the name that it had first",
+        help: "The first name of compressed_writeback",
         ..OPTIONS.compressed_writeback
     }),
     Attribute::read(
-        Spec::fact("policy", Type::Text, "What spilling by itself has done last, and what it does next"),
+        Spec::fact("policy", Type::Text, "What automatic spilling did last, and what it does next"),
         |zram| Value::Text(zram.core.explain()),
     ),
     Attribute::read(Decisions::spec(), |zram| zram.core.decisions.rows()),
@@ -269,7 +269,7 @@ static ROWS: &[Attribute<Zram>] = &[
     of_spill_file!(
         "spill_write_errors",
         Requests,
-        "Writes to the spill file that failed; after eight in a row nothing is written any more",
+        "Writes to the spill file that failed; after eight in a row nothing is written before the next start",
         WriteErrors
     ),
     of_spill_file!(
@@ -281,7 +281,7 @@ static ROWS: &[Attribute<Zram>] = &[
     of_spill_file!(
         "spill_mismatches",
         Pages,
-        "Pages read from the spill file that were not what was written",
+        "Pages read from the spill file with a wrong checksum",
         Mismatches
     ),
     of_spill_file!(
@@ -293,7 +293,7 @@ static ROWS: &[Attribute<Zram>] = &[
     gauge!("lost_pages", Pages, "Pages whose record in the spill file is not what was written: EIO until they are written again", |zram| {
         zram.core.table.holdings().lost_pages
     }),
-    counter!("brought_back_pages", Pages, "Pages that a read brought back to memory", BroughtBack),
+    counter!("brought_back_pages", Pages, "Pages that a read promoted to memory", BroughtBack),
     gauge!("clean_pages", Pages, "Pages in memory whose record in the spill file is kept", |zram| {
         zram.core.table.copies.count()
     }),

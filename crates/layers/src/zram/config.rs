@@ -46,34 +46,33 @@ options! {
             .preset(Preset::Words("number of cores")).option("streams");
         Live mem_limit: u64 = Type::COUNT,
             "Memory that pool and table may take, rounded up to 4096; 0 is no limit but --memory. A write over it fails with ENOSPC and \
-             leaves the old data"
+             leaves the old data, unless pages can be spilled"
             .unit(Unit::Bytes).kernel().preset(Preset::Number(0));
         Live deferred_bytes_max: u64 = Type::COUNT,
-            "Deferred compression: so much of what was just written stays raw, charged at full size, and is compressed in the background; 0 is \
-             none"
+            "Deferred compression: up to so many bytes of recently written pages stay raw, charged at full size, and are compressed in the \
+             background; 0 is none"
             .unit(Unit::Bytes).preset(Preset::Number(0)).option("deferred-bytes-max");
         Start spill: Option<PathBuf> = Type::Path,
-            "File or block device that pages are written back to. A file that is not there is made, sparse"
+            "File or block device that pages are spilled to. A missing file is created, sparse"
             .preset(Preset::Words("none")).option("spill");
-        Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "How large a spill file may become: it is made longer as it fills. A spill file does not shrink"
-            .unit(Unit::Bytes).preset(Preset::Words("disksize and a tenth of it")).option("spill-size");
+        Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "Maximum size of the spill file, which grows as it fills and does not shrink"
+            .unit(Unit::Bytes).preset(Preset::Words("1.1 times disksize, and 16M")).option("spill-size");
         Live writeback_limit: u64 = Type::COUNT, "Pages that may still be written back, while writeback_limit_enable is on"
             .unit(Unit::Pages).preset(Preset::Number(0));
-        BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are written back compressed, one behind the other"
+        BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are spilled compressed and packed, or as whole pages"
             .kernel().preset(Preset::Switch(true));
-        Once force: bool = Type::Switch, "Take a file that is no spill file, that another device has left, or that was not stopped; its content is gone"
+        Once force: bool = Type::Switch, "Use a spill file that is refused otherwise, and discard its contents"
             .preset(Preset::Switch(false)).option("force");
     }
     Start spill_retake: bool = Type::Switch,
-        "Take a spill file too that this device has left when it was killed, or the power went; its content is gone. No other machine may use \
-         the file"
+        "Reuse a spill file that this device left in a crash, and discard its contents. No other machine may use the file"
         .preset(Preset::Switch(false)).option("spill-retake");
     Start keep: bool = Type::Switch,
-        "Keep what the device stores over a stop: all of it is written to the spill file then, and is there at the next start. After a \
-         crash the device starts empty, and the log says so"
+        "Keep the content over a stop: it is written to the spill file, and is there at the next start. After a crash the device \
+         starts empty, and the log says so"
         .preset(Preset::Switch(false)).option("keep");
     Start require_kept: bool = Type::Switch,
-        "The same, and refuse to start without what the device stored, as after a crash"
+        "Like keep, and refuse to start if the content was not kept, as after a crash"
         .preset(Preset::Switch(false)).option("require-kept");
     Live recompress_age: u64 = Type::Number(0, (1 << 24) - 1),
         "Pages that were not accessed for so long are recompressed with the strongest of recomp_algorithm; 0: by command alone"
@@ -81,27 +80,27 @@ options! {
     Live writeback_limit_enable: bool = Type::Switch, "Whether writeback_limit counts"
         .kernel().preset(Preset::Switch(false));
     Live writeback_batch_size: u64 = Type::Number(1, u32::MAX as u64),
-        "Pages that are written back in one I/O, as many as fit a MiB; with 1, one I/O at a time"
+        "Maximum pages that are spilled in one I/O, as far as they fit 1 MiB; with 1, one I/O at a time"
         .unit(Unit::Pages).preset(Preset::Number(256));
     Start writeback_depth: usize = Type::Number(1, 32), "I/Os of write-back in flight, each with a MiB of memory"
         .unit(Unit::Requests).preset(Preset::Number(4));
     Live bring_back: Promotion = Type::Choice(Promotion::NAMES),
-        "Which read of a page in the spill file brings it back to memory, where there is room: the second within bring_back_age"
+        "Which read of a spilled page promotes it to memory, if there is room; second is the second within bring_back_age"
         .preset(Preset::Choice("second"));
     Live bring_back_age: u64 = Type::Number(0, (1 << 24) - 1), "See bring_back"
         .unit(Unit::Seconds).preset(Preset::Number(60));
     Live spill_high_watermark: u64 = Type::Number(0, 100),
-        "With a spill file: cold pages leave memory once objects take this share of mem_limit or --memory, whichever is nearer; writers that \
-         find no memory wait for it in any case"
+        "Spill cold pages once this share of mem_limit or --memory, whichever is nearer, is in use; writers that find no memory wait \
+         for spilling in any case"
         .unit(Unit::Percent).preset(Preset::Number(90)).option("spill-high-watermark");
-    Live spill_low_watermark: u64 = Type::Number(0, 100), "They leave down to this share; above spill_high_watermark it is that"
+    Live spill_low_watermark: u64 = Type::Number(0, 100), "Stop spilling at this share, or at spill_high_watermark if that is lower"
         .unit(Unit::Percent).preset(Preset::Number(80)).option("spill-low-watermark");
     Live spill_age: u64 = Type::Number(0, 1 << 22),
-        "With a spill file: pages not accessed for so long leave memory however much of it there is; 0 is never"
+        "Spill pages not accessed for so long, however much memory is free; 0 is never"
         .unit(Unit::Seconds).preset(Preset::Number(0)).option("spill-age");
     Live spill_daily_bytes: u64 = Type::COUNT,
-        "Bytes that may be written to the spill file in 24 hours before pages no longer leave by themselves, an hour's share of them at \
-         once; 0 is no limit. writeback is not held back, and counts"
+        "Maximum bytes written to the spill file in 24 hours, at most a 24th of them at once; then automatic spilling waits. 0 is no \
+         limit. writeback does not wait, but counts"
         .unit(Unit::Bytes).preset(Preset::Number(0)).option("spill-daily-bytes");
     .. besides {
         /// Bytes of a segment of the spill file as a power of two, where it is not the usual one: small disks are simulated.
