@@ -10,7 +10,7 @@ use spillway_tests::raw::{Client, command, errno};
 use spillway_tests::{Cluster, Launch, Server, Store, Upstream, pattern, text, until};
 
 use crate::nbd_outage::{disk, file};
-use crate::rbd::{BUSY, FAILED, MIB, SIZE, paged, plain};
+use crate::rbd::{BUSY, FAILED, MIB, SIZE, address, paged, plain};
 use crate::rbd_locks::SOON;
 
 /// Exit code as documented.
@@ -172,4 +172,27 @@ fn an_image_has_its_first_timeout_while_the_cluster_answers() {
         cluster.go_on_osds();
         assert_eq!(client.reply().expect("an answer").0, 0, "{}", server.log());
     }
+}
+
+/// That is for requests, and a lock that is left keeps other hosts out.
+#[test]
+fn an_image_may_take_longer_than_its_timeout_to_be_closed() {
+    let cluster = Cluster::start(1, Store::Memory);
+    // What no object has is read without the cluster.
+    let content = pattern::random(1, 0, SIZE * MIB);
+    let devices = ["d", "apart"].map(|name| {
+        let (path, conf) = (address(&cluster.import(name, &content)), cluster.conf());
+        let origin = format!("{{ kind = \"file\", path = {path:?}, ceph_conf = {conf:?}, timeout = 3600 }}");
+        format!("[[device]]\nname = {name:?}\norigin = {origin}\n")
+    });
+    let server = Launch::serve(Arc::default(), devices.concat()).start();
+    set(&server, "1");
+    server.spillway(&["set", "apart", "timeout", "3"]).well();
+    cluster.stop_osds();
+    let mut stopping = stop(&server);
+    // Once this has waited for three seconds, the image has been closing for more than one.
+    assert_eq!(Client::open(server.socket(), "apart").read(0, 4096), Err(errno::EIO), "{}", server.log());
+    cluster.go_on_osds();
+    assert_eq!(stopping.wait().expect("it is our child").code(), Some(0), "{}", server.log());
+    assert_eq!(cluster.owner("rbd/d"), None, "its lock is left behind");
 }

@@ -72,9 +72,31 @@ fn a_device_that_only_reads_an_image_fails_requests_once_that_was_removed() {
     let server = plain(cluster, Arc::default(), &image).flag("--read-only").start();
     server.client().read(0, 4096).expect("a read");
     cluster.rbd(&["rm", "--no-progress", &image]);
-    server.says("the image or its snapshot was removed");
+    server.says("was removed");
     assert_eq!(server.client().read(0, 4096), Err(errno::EIO), "{}", server.log());
     assert_eq!(server.value("d", "connection"), "fenced");
+}
+
+/// The image stays, and another snapshot gets the name.
+#[test]
+fn a_device_over_a_snapshot_fails_requests_once_that_was_removed_and_others_go_on() {
+    let cluster = Cluster::shared();
+    let content = pattern::random(1, 0, SIZE * MIB);
+    let image = cluster.import("snapshot removed below a reader", &content);
+    let snapshots = ["stays", "removed"].map(|name| format!("{image}@{name}"));
+    let [stays, removed] = snapshots.each_ref().map(|snapshot| {
+        cluster.rbd(&["snap", "create", "--no-progress", snapshot]);
+        let server = plain(cluster, Arc::default(), snapshot).flag("--read-only").start();
+        assert!(server.content() == content, "{snapshot}");
+        server
+    });
+    cluster.rbd(&["snap", "rm", "--no-progress", &snapshots[1]]);
+    cluster.rbd(&["snap", "create", "--no-progress", &snapshots[1]]);
+    removed.says("was removed");
+    assert_eq!(removed.client().read(0, 4096), Err(errno::EIO), "{}", removed.log());
+    assert_eq!(removed.value("d", "connection"), "fenced");
+    // It was started before the other, and has asked as often.
+    assert!(stays.content() == content && stays.value("d", "connection") == "up", "{}", stays.log());
 }
 
 /// Its blocks are for an image that is gone. No other gets them, whatever its name.

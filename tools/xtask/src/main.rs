@@ -35,7 +35,7 @@ enum Errand {
     Figures,
     /// Make the tables of options and attributes in docs/ from their declarations
     Manual,
-    /// Run everything that CI checks: tools, fmt, clippy, tidy, tests, docs, 112 s of fuzzing
+    /// Run everything that CI checks: tools, fmt, clippy, tidy, tests, docs, 64 s of fuzzing
     Test {
         /// Leave the fuzzing out
         #[arg(long)]

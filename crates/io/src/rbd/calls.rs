@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// How long librbd has to renew a lock that the cluster does not know.
 const RENEWAL: Duration = Duration::from_secs(2);
 
-/// How long an image may take to be closed where there is no timeout.
+/// How long an image may take to be closed, whatever the timeout is: that is of calls, and a lock that is left keeps others out.
 const CLOSING: Duration = Duration::from_secs(10);
 
 /// Most bytes of one zeroing or discard.
@@ -370,8 +370,7 @@ impl Image {
                 let _ = ended.await;
             }
         };
-        let patience = self.timeout().map_or(CLOSING, |timeout| timeout.min(CLOSING));
-        within(&*self.env, patience, closing).await.ok_or_else(|| {
+        within(&*self.env, CLOSING, closing).await.ok_or_else(|| {
             let why = "the cluster does not answer: the image is left, and its lock is free once the cluster notices";
             Error::new(Kind::Unreachable, format!("{}: {why}", self.name))
         })

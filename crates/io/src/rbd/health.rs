@@ -37,8 +37,9 @@ pub(super) fn why_fenced(errno: i32, read_only: bool) -> Option<&'static str> {
         // A client that takes the lock over locks this one out of the cluster, or makes it lose the lock at least.
         libc::ESHUTDOWN if !read_only => Some(TAKEN_OVER),
         libc::EROFS if !read_only => Some("another client has taken the image over, or a mirror writes it"),
-        // Its header is gone: what lies in no object reads as zeroes, and what is written makes objects that belong to nobody.
-        libc::ENOENT => Some("the image or its snapshot was removed"),
+        // Its header is gone: what lies in no object reads as zeroes, and what is written makes objects that belong to nobody. Or a pool is
+        // gone, of data or of the parent of a clone: none that is made later is that one.
+        libc::ENOENT => Some("the image, its snapshot or a pool with its data was removed"),
         _ => None,
     }
 }
@@ -182,7 +183,8 @@ mod tests {
     fn an_image_that_was_removed_or_taken_over_is_used_no_more() {
         for read_only in [false, true] {
             let why = |errno| why_fenced(errno, read_only);
-            assert!(why(libc::ENOENT).is_some_and(|why| why.contains("was removed")));
+            let words = why(libc::ENOENT).expect("it is gone");
+            assert!(["image", "snapshot", "pool", "was removed"].iter().all(|word| words.contains(word)));
             assert_eq!([libc::ESHUTDOWN, libc::EROFS].map(|errno| why(errno).is_some()), [!read_only; 2]);
             assert_eq!([libc::EINVAL, libc::ENOSPC, libc::EIO].map(why), [None; 3]);
         }

@@ -22,8 +22,10 @@ pub(super) struct OpenImage {
     pub(super) locked: bool,
     /// How often its header has changed: it may have another size. Outlives the watch.
     pub(super) changes: Box<AtomicU64>,
+    /// The object that lists the snapshots of the image, and the number of the one that it was opened at, if at one.
+    pub(super) snapshot: Option<(CString, u64)>,
     watch: Option<u64>,
-    connection: ClusterConnection,
+    pub(super) connection: ClusterConnection,
     /// Dropped last, for the one that waits for the end of the image.
     pub(super) _end: Option<Report<()>>,
 }
@@ -66,6 +68,7 @@ impl OpenImage {
             image,
             locked: false,
             changes: Box::default(),
+            snapshot: None,
             watch: None,
             connection,
             _end: None,
@@ -75,6 +78,7 @@ impl OpenImage {
             open.refuse_caches(options)?;
         }
         open.watch(options)?;
+        open.snapshot = open.find_snapshot(options)?;
         let features = if options.read_only { 0 } else { open.features(options)? };
         Self::refuse_copies(options, features)?;
         let locks = features & library::FEATURE_EXCLUSIVE_LOCK != 0;
@@ -132,21 +136,27 @@ impl OpenImage {
 
     /// What tells the image from all others, in all clusters, also under another name.
     pub(super) fn identity(&self, options: &RbdOptions) -> Result<String, Error> {
-        let (mut fsid, mut id) = ([0 as c_char; 64], [0 as c_char; 128]);
+        let mut fsid = [0 as c_char; 64];
         let ClusterConnection { library, cluster, pool } = self.connection;
         // SAFETY: connected, and there is room for so many bytes with the zero.
         check(unsafe { (library.rados_cluster_fsid)(cluster, fsid.as_mut_ptr(), fsid.len() - 1) })
             .map_err(|errno| about(options, errno, "the cluster has no identity"))?;
-        // SAFETY: the image is open, and there is room for so many bytes.
-        check(unsafe { (library.rbd_get_id)(self.image, id.as_mut_ptr(), id.len() - 1) })
-            .map_err(|errno| about(options, errno, "the image has no identity"))?;
         // SAFETY: connected.
         let number = unsafe { (library.rados_ioctx_get_id)(pool) };
-        // SAFETY: both were zeroes, of which the last was not written.
-        let [fsid, id] =
-            [fsid.as_ptr(), id.as_ptr()].map(|at| unsafe { CStr::from_ptr(at) }.to_string_lossy());
-        let ImageName { namespace, snapshot, .. } = &options.name;
+        // SAFETY: they were zeroes, of which the last was not written.
+        let fsid = unsafe { CStr::from_ptr(fsid.as_ptr()) }.to_string_lossy();
+        let (id, ImageName { namespace, snapshot, .. }) = (self.id(options)?, &options.name);
         Ok(format!("rbd {fsid} {number} {namespace} {id} {}", snapshot.as_deref().unwrap_or_default()))
+    }
+
+    /// What tells the image from all others in its pool and namespace.
+    pub(super) fn id(&self, options: &RbdOptions) -> Result<String, Error> {
+        let mut id = [0 as c_char; 128];
+        // SAFETY: the image is open, and there is room for so many bytes.
+        check(unsafe { (self.library.rbd_get_id)(self.image, id.as_mut_ptr(), id.len() - 1) })
+            .map_err(|errno| about(options, errno, "the image has no identity"))?;
+        // SAFETY: they were zeroes, of which the last was not written.
+        Ok(unsafe { CStr::from_ptr(id.as_ptr()) }.to_string_lossy().into_owned())
     }
 
     /// Who has written to the image last, by its number; 0 if nobody has said so.

@@ -131,6 +131,11 @@ functions! {
         fn rados_set_osdmap_full_try(PoolHandle);
         /// The number of the pool.
         fn rados_ioctx_get_id(PoolHandle) -> i64;
+        /// Has the object of that name make a call of that class, with so many bytes; writes at most so many, and returns how many; -ERANGE
+        /// where there are more. Blocks.
+        fn rados_exec(
+            PoolHandle, *const c_char, *const c_char, *const c_char, *const c_char, usize, *mut c_char, usize
+        ) -> c_int;
         /// With no image left.
         fn rados_ioctx_destroy(PoolHandle);
     }
@@ -208,6 +213,15 @@ functions! {
     }
 }
 
+functions! {
+    /// The same, from Ceph 15 on.
+    SnapshotLibrary:
+    RBD {
+        /// Writes the number of the snapshot of that name, as far as the library knows. May block.
+        fn rbd_snap_get_id(ImageHandle, *const c_char, *mut u64) -> c_int;
+    }
+}
+
 /// Whether this program is linked statically: then it can load no library.
 const IS_STATIC: bool = cfg!(target_feature = "crt-static");
 
@@ -239,6 +253,14 @@ impl ConfigLibrary {
     /// The functions, unless the library lacks them.
     pub(super) fn get() -> Option<&'static Self> {
         static FUNCTIONS: OnceLock<Option<ConfigLibrary>> = OnceLock::new();
+        FUNCTIONS.get_or_init(|| Self::load().ok()).as_ref()
+    }
+}
+
+impl SnapshotLibrary {
+    /// The functions, unless the library lacks them.
+    pub(super) fn get() -> Option<&'static Self> {
+        static FUNCTIONS: OnceLock<Option<SnapshotLibrary>> = OnceLock::new();
         FUNCTIONS.get_or_init(|| Self::load().ok()).as_ref()
     }
 }

@@ -106,13 +106,15 @@ impl OpenImage {
 
     /// Whether this client still has the lock, if it took one, as the cluster says. A client that is locked out is told so. One `false` may
     /// be wrong: after librbd has lost its watch it renames the lock, and asks for the former name until it hears that this is done. Where
-    /// another has written to the image, another has had the lock, even if librbd has taken it again: EROFS. Where it is gone: ENOENT.
+    /// another has written to the image, another has had the lock, even if librbd has taken it again: EROFS. Where it or its snapshot is
+    /// gone: ENOENT.
     pub(super) fn has_lock(&self, writers: Option<Writers>) -> Result<bool, i32> {
         let last = self.writer()?;
         // One without a header has no such key either. Who only reads hears of that by nothing else: the library watches what it may write.
         if last == 0 && self.watchers().err() == Some(libc::ENOENT) {
             return Err(libc::ENOENT);
         }
+        self.check_snapshot()?;
         let known = |writers: Writers| [0, writers.last, writers.own].contains(&last);
         if self.locked && !writers.is_none_or(known) {
             return Err(libc::EROFS);

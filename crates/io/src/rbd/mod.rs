@@ -23,6 +23,7 @@ mod image;
 mod library;
 mod lock;
 mod name;
+mod snapshot;
 mod storage;
 
 pub use cluster::RbdOptions;

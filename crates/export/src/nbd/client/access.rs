@@ -1,10 +1,11 @@
 //! Calls of a storage as requests to a server.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
 
 use spillway_core::buffer::Shared;
-use spillway_core::env::within;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{AtomicBool, GroupFlush, Ordering};
 use spillway_core::{
@@ -26,10 +27,6 @@ const RANGE_LEN_MAX: u64 = 1 << 30;
 
 /// Part of the journal that one write may take.
 const JOURNAL_SHARE: usize = 8;
-
-/// Between looks for room in a journal that is full of changes under way: at first, and at most.
-const PAUSE: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// What calls keep alive.
 pub(super) struct Access {
@@ -134,27 +131,26 @@ impl Access {
         answered.result
     }
 
-    /// Room in the journal for a change with so many bytes of its own, for which it may have to flush. Where changes have it all that are
-    /// under way, a flush frees nothing, and the server would get one after the other: room is waited for in turn then, and looked for with
-    /// pauses, as a flush may free some once one of them is answered.
+    /// Room in the journal for a change with so many bytes of its own, after everybody who asked before, for which it may have to flush. Where
+    /// changes have it all that are under way, a flush frees nothing, and the server would get one after the other: it waits for the answer to
+    /// one of them then.
     async fn room(&self, len: usize) -> Result<IoBuf, Kind> {
-        let mut pause = PAUSE;
+        let link = &self.link;
+        while link.journal.lock().is_full() {
+            self.flush().await?;
+        }
+        let mut room = pin!(self.journal.take(len));
         loop {
-            let (has_room, is_empty) = {
-                let journal = self.link.journal.lock();
-                (journal.has_room(), journal.is_empty())
-            };
-            if has_room && let Some(buf) = self.journal.try_take(len) {
-                return Ok(buf);
+            let may_flush = || (!link.journal.lock().is_empty()).then_some(());
+            let mut flushable = pin!(link.answers.until(may_flush));
+            let taken = poll_fn(|context| match room.as_mut().poll(context) {
+                Poll::Ready(buf) => Poll::Ready(Some(buf)),
+                Poll::Pending => flushable.as_mut().poll(context).map(|()| None),
+            });
+            match taken.await {
+                Some(buf) => return Ok(buf),
+                None => self.flush().await?,
             }
-            if !is_empty {
-                self.flush().await?;
-                continue;
-            }
-            if let Some(buf) = within(&*self.link.env, pause, self.journal.take(len)).await {
-                return Ok(buf);
-            }
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

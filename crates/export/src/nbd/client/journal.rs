@@ -57,9 +57,10 @@ impl ReplayJournal {
         Self { entries_max: bytes / ENTRY_BYTES, ..Self::default() }
     }
 
-    /// Whether a change may add entries. Where one is cut, both halves have the memory of the whole: so memory is no bound for them.
-    pub(super) fn has_room(&self) -> bool {
-        self.entries.len() < self.entries_max
+    /// Whether a change may add no entry before a flush. Where one is cut, both halves have the memory of the whole: so memory is no bound for
+    /// them.
+    pub(super) fn is_full(&self) -> bool {
+        !self.is_empty() && self.entries.len() >= self.entries_max
     }
 
     /// Whether a flush would free nothing.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_core::health::{ROOM_AFTER, ServerHealth, ServerState};
 use spillway_core::storage::ConnectionStatus;
 use spillway_core::sync::{
-    AtomicBool, AtomicU64, AtomicUsize, Changes, HeldRange, Mutex, Ordering, RangeSet, StickyError,
+    AtomicBool, AtomicU64, AtomicUsize, Changes, HeldRange, Mutex, Ordering, RangeSet, StickyError, WaitList,
 };
 use spillway_core::{ByteRange, Env, Kind, mutant};
 
@@ -36,8 +36,9 @@ pub(super) struct LinkState {
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
     pub(super) waits_since: Duration,
-    /// How long they do.
+    /// How long they do, and since when that is so.
     timeout: Option<Duration>,
+    pub(super) timeout_since: Duration,
 }
 
 /// See [the module](self).
@@ -50,6 +51,8 @@ pub(super) struct Link {
     pub(super) state: Mutex<LinkState>,
     pub(super) changes: Changes,
     pub(super) journal: Mutex<ReplayJournal>,
+    /// Tasks that look at the journal whenever calls were answered.
+    pub(super) answers: WaitList,
     /// Ranges of changes that are not answered.
     changing: RangeSet,
     /// Something that was acknowledged may be lost: see [`Link::lose`].
@@ -82,6 +85,7 @@ impl Link {
             state: Mutex::new(LinkState { timeout, ..LinkState::default() }),
             changes: Changes::default(),
             journal,
+            answers: WaitList::default(),
             changing: RangeSet::new(usize::MAX),
             failure: StickyError::default(),
             failing: AtomicBool::new(false),
@@ -172,9 +176,9 @@ impl Link {
     /// Calls wait for so long from now on, also those that wait already; requests without answer have the time that follows from it.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
         {
-            let mut state = self.state.lock();
+            let (mut state, now) = (self.state.lock(), self.env.now());
             // Together: what they have waited before is none of it.
-            (state.timeout, state.waits_since) = (timeout, self.env.now());
+            (state.timeout, state.timeout_since, state.waits_since) = (timeout, now, now);
             self.deadline_ms.store(first_deadline(timeout).as_millis() as u64, Ordering::Relaxed);
         }
         self.wait_from_now();
@@ -316,13 +320,14 @@ impl Link {
         self.changes.wake_all();
     }
 
-    /// A call was answered.
+    /// Calls were answered, and the journal has what they changed.
     pub(super) fn answered(&self) {
         for noted in [&self.answered, &self.served] {
             if !noted.load(Ordering::Relaxed) {
                 noted.store(true, Ordering::Relaxed);
             }
         }
+        self.answers.wake_all();
     }
 
     /// Whether nothing is asked, as far as no session has it.

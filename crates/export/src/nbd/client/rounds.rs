@@ -175,8 +175,9 @@ impl Link {
     fn fail_old_calls(&self) {
         let Some(timeout) = self.timeout() else { return };
         let before = self.env.now().saturating_sub(timeout * SLOWER_MAX);
+        let set = self.state.lock().timeout_since;
         for channel in &self.channels {
-            let is_old = |call: &PendingCall| call.first_sent.is_some_and(|since| since < before);
+            let is_old = |call: &PendingCall| call.first_sent.is_some_and(|since| since.max(set) < before);
             let old: VecDeque<PendingCall>;
             {
                 let mut channel = channel.lock();

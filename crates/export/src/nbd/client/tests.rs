@@ -10,14 +10,19 @@ mod threads;
 mod transmission;
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use spillway_core::session::Session;
 use spillway_core::{Env, LocalFuture, Place, Task};
 
 use super::link::Link;
+use super::session::ClientSession;
 use super::settings::Settings;
+use crate::nbd::wire::{self, flag, handshake_flag, opt};
+use negotiation::Server;
 
 fn link(env: Arc<dyn Env>, timeout: Option<Duration>, journal_bytes: usize) -> Arc<Link> {
     let settings = Settings {
@@ -30,6 +35,22 @@ fn link(env: Arc<dyn Env>, timeout: Option<Duration>, journal_bytes: usize) -> A
         journal_bytes,
     };
     Arc::new(Link::new(env, settings))
+}
+
+/// The first connection of the link, whose server has shaken hands and can flush.
+fn connected(link: &Arc<Link>) -> ClientSession {
+    let Poll::Ready(round) = pin!(link.begin_round()).poll(&mut Context::from_waker(Waker::noop())) else {
+        panic!("there is nothing to wait for")
+    };
+    let mut session = ClientSession::new(link.clone(), 0, round);
+    let server = Server::of(1 << 20, flag::HAS_FLAGS | flag::SEND_FLUSH, [512, 4096, 1 << 20]);
+    session.receive(&wire::greeting(handshake_flag::FIXED_NEWSTYLE));
+    for option in [opt::STRUCTURED_REPLY, opt::SET_META_CONTEXT, opt::GO] {
+        session.receive(&server.replies(option));
+    }
+    assert!(session.established() && !session.finished());
+    link.open(1);
+    session
 }
 
 /// A world in which a sleep is over when it is looked at again.

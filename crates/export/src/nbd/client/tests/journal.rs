@@ -87,7 +87,7 @@ fn zeroes_that_are_cut_to_pieces_fill_the_journal() {
     let zeroes = Content::Zeroes { _charge: Arc::new(IoBuf::empty()) };
     drop(journal.record(ByteRange::new(0, 1 << 30), Some(zeroes.clone())));
     for number in 0..100_000 {
-        if !journal.has_room() {
+        if journal.is_full() {
             let flush = journal.seal();
             drop(journal.forget(flush));
             drop(journal.record(ByteRange::new(0, 1 << 30), Some(zeroes.clone())));

@@ -12,9 +12,8 @@ use spillway_core::{ByteRange, Kind};
 use super::super::call::{Body, JournalEffect, PendingCall};
 use super::super::link::Link;
 use super::super::session::ClientSession;
-use super::Restless;
-use super::negotiation::Server;
-use crate::nbd::wire::{self, cmd, flag, handshake_flag, opt};
+use super::{Restless, connected};
+use crate::nbd::wire::cmd;
 
 fn link(timeout: Option<Duration>) -> Arc<Link> {
     link_by(Arc::default(), timeout)
@@ -100,6 +99,25 @@ fn a_limit_that_is_set_counts_from_then_on() {
     assert_eq!((link.remaining(), link.deadline()), (None, 120 * second));
 }
 
+/// Nobody has limited it before.
+#[test]
+fn a_call_that_was_sent_long_ago_has_the_time_of_a_limit_that_is_set() {
+    let (second, clock) = (Duration::from_secs(1), Arc::<Clock>::default());
+    let link = link_by(clock.clone(), None);
+    let (mut call, answering) =
+        PendingCall::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing);
+    call.first_sent = Some(Duration::ZERO);
+    link.channels[0].lock().calls.push_back(call);
+    clock.pass(100 * second);
+    link.set_timeout(Some(second));
+    let fails_after = |passed: Duration| {
+        clock.pass(passed);
+        link.wait_from_loss();
+        answering.is_done()
+    };
+    assert_eq!([Duration::ZERO, 8 * second, second].map(fails_after), [false, false, true]);
+}
+
 #[test]
 fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
     let link = link(None);
@@ -114,18 +132,7 @@ fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
 #[test]
 fn a_call_that_a_silent_server_leaves_unanswered_ends_with_the_link() {
     let link = super::link(Arc::new(Restless), None, 0);
-    let mut context = Context::from_waker(Waker::noop());
-    let Poll::Ready(round) = pin!(link.begin_round()).poll(&mut context) else {
-        panic!("there is nothing to wait for")
-    };
-    let mut session = ClientSession::new(link.clone(), 0, round);
-    let server = Server::of(1 << 20, flag::HAS_FLAGS | flag::SEND_FLUSH, [512, 4096, 1 << 20]);
-    session.receive(&wire::greeting(handshake_flag::FIXED_NEWSTYLE));
-    for option in [opt::STRUCTURED_REPLY, opt::SET_META_CONTEXT, opt::GO] {
-        session.receive(&server.replies(option));
-    }
-    assert!(session.established() && !session.finished());
-    link.open(1);
+    let (mut session, mut context) = (connected(&link), Context::from_waker(Waker::noop()));
     let mut call =
         pin!(link.call(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing));
     assert!(call.as_mut().poll(&mut context).is_pending());
