@@ -10,7 +10,7 @@ use crate::tidy::tree::Tree;
 const PROMISES: &str = "SEMANTICS.md";
 
 /// The table of simulated stacks.
-const STACKS: &str = "tools/sim/src/stacks.rs";
+const STACKS: &str = "tools/sim/src/stacks/mod.rs";
 
 /// Rule: behind the first heading each item of the list has a proof, and each proof is there.
 pub(crate) fn proofs(tree: &Tree) -> Vec<Finding> {
@@ -153,7 +153,7 @@ impl Test {
     }
 }
 
-/// `layers::zram::pool` for `crates/layers/src/zram/pool.rs`, `layers::contract` for `crates/layers/tests/contract.rs`; the folder of a
+/// `layers::zram::pool` for `crates/layers/src/zram/pool/mod.rs`, `layers::contract` for `crates/layers/tests/contract.rs`; the folder of a
 /// program of many tests has no part in it: `tests::fio` for `tests/tests/e2e/fio.rs`.
 fn module_of(path: &str) -> Option<Vec<&str>> {
     let parts: Vec<&str> = path.strip_suffix(".rs")?.split('/').collect();
@@ -198,7 +198,7 @@ mod tests {
             "tests/tests/e2e/client.rs",
             "#[test]\nfn connects() { panic!() }\n#[test]\nfn holds() { panic!() }\n",
         ),
-        ("tools/sim/src/stacks.rs", "const A: Row = Row { name: \"ram-spill\" };\n"),
+        ("tools/sim/src/stacks/mod.rs", "const A: Row = Row { name: \"ram-spill\" };\n"),
         ("tools/fuzz/fuzz_targets/bytes.rs", "fn fuzz() {}\n"),
     ];
 

@@ -1,14 +1,11 @@
 //! A reader of spill files that shares no code with the layer: it knows docs/spill.md alone. After a clean stop it finds every
 //! record that a slot names, as it was written, and nothing else.
 
-mod spill_reader {
-    pub(crate) mod reader;
-}
+mod reader;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use spill_reader::reader;
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
 use spillway_core::{Answer, BlockDevice, Budget, IoBuf, Request, SECTOR};
