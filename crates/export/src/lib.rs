@@ -9,6 +9,7 @@
 //! | `ending` | how one conversation ends once nothing is pending |
 //! | `pipeline` | admission, back-pressure and pending requests of a conversation |
 //! | `pending` | answers that are still to come, and which of them have news |
+//! | [`tls`] | a session within TLS |
 //! | `fields` | numbers in messages of programs on this machine |
 //! | `statistics` | what clients did |
 #![forbid(unsafe_code)]

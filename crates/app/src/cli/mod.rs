@@ -133,7 +133,7 @@ pub(crate) enum Command {
     Top(TopOptions),
     /// Show the attributes of a device, or one of them
     Get(GetOptions),
-    /// Say what a device has decided by itself in the last minutes, and why
+    /// Show the last decisions that a device made by itself, and why
     ///
     /// What was written back, spilled, slowed down, held or refused, by which rule and at which figures; the latest last. Each layer keeps
     /// its last 32 decisions in memory. The attribute is decisions: spillway get DEVICE decisions

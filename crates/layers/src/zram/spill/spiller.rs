@@ -273,7 +273,7 @@ impl Core {
     fn explain_age(&self) -> String {
         match self.settings.spill_age.get() {
             0 => String::new(),
-            age => format!(", or until they were not accessed for {age} s"),
+            age => format!(", except pages not accessed for {age} s"),
         }
     }
 
@@ -292,8 +292,8 @@ impl Core {
         let used = format!("{} % of {of} is held", level.percent());
         let next = self.next_in_words(&backing);
         let last =
-            self.decisions.latest(SPILL).map_or("nothing has left yet".to_owned(), |(ago, bytes, why)| {
-                format!("last, {} s ago, {} of pages left by {why}", ago.as_secs(), human(bytes))
+            self.decisions.latest(SPILL).map_or("nothing was spilled yet".to_owned(), |(ago, bytes, why)| {
+                format!("last, {} s ago, {} of pages spilled by {why}", ago.as_secs(), human(bytes))
             });
         format!("{used}; {next}{slowed}; {last}")
     }
@@ -304,22 +304,22 @@ impl Core {
         // First: it looks whether pages have to leave.
         let (goal, level, pressure) = (self.goal(), self.level().1, &backing.pressure);
         if backing.store.has_failed() {
-            "nothing leaves: writes to the spill file have failed too often, and none is tried before the next start".into()
+            "nothing is spilled: writes to the spill file have failed too often, and none is tried before the next start".into()
         } else if !pressure.may_have_room(self.env.coarse_now()) || pressure.is_full() && pressure.is_felt() {
-            "nothing leaves: the spill file is full".into()
+            "nothing is spilled: the spill file is full".into()
         } else if !self.may_write() {
-            "nothing leaves: writeback_limit is used up".into()
+            "nothing is spilled: writeback_limit is used up".into()
         } else if !self.may_spend(backing) {
             let wait = self.spends_in(backing).as_secs() + 1;
-            format!("nothing leaves: spill_daily_bytes is used up for now, and goes on in {wait} s")
+            format!("nothing is spilled: spill_daily_bytes is used up for now, and goes on in {wait} s")
         } else if level.percent() >= high && !self.holds_objects() {
-            "nothing leaves: no page in memory can be evicted".into()
+            "nothing is spilled: no page in memory can be evicted".into()
         } else if goal == Goal::Rest {
-            format!("pages stay until {high} %{}", self.explain_age())
+            format!("nothing is spilled below {high} %{}", self.explain_age())
         } else {
             let beside =
                 if backing.meter.is_read() { ", two I/Os at a time while clients read there" } else { "" };
-            format!("cold pages leave until {low} %{beside}")
+            format!("cold pages are spilled down to {low} %{beside}")
         }
     }
 

@@ -158,7 +158,7 @@ mod tests {
             [
                 ("zram", "spill_written_bytes", json!(written)),
                 ("zram", "bd_stat", json!({"bd_reads": 0, "bd_writes": 2})),
-                ("zram", "policy", json!("pages stay until 90 % of the memory is taken")),
+                ("zram", "policy", json!("nothing is spilled below 90 % of the memory")),
                 ("zram", "backing_dev", json!("a path")),
             ]
         };
@@ -182,7 +182,7 @@ ram0  4G  zram
 --> clients 1  write 2.00 MiB/s (0/s)  read 0.00 MiB/s (0/s)  flushes 0/s
     discards 0/s  zeroings 0/s  failed requests 0
 zram
-  policy: pages stay until 90 % of the memory is taken
+  policy: nothing is spilled below 90 % of the memory
 --> spill file: write 4.00 MiB/s, read 0.00 MiB/s
 
 zram: figures

@@ -32,7 +32,7 @@ fn a_device_at_its_limit_spills_by_itself() {
     let away = device.bd_stat()[0];
     assert!((745..1000).contains(&away), "{away} of 1000 pages, of which 256 fit memory");
     assert!((0..1000).all(|slot| device.read(slot, 1) == raw(slot, 1)));
-    assert!(device.show("policy").contains("of pages left by"), "{}", device.show("policy"));
+    assert!(device.show("policy").contains("of pages spilled by"), "{}", device.show("policy"));
     device.settle();
 }
 
@@ -46,7 +46,7 @@ fn it_begins_at_the_high_watermark_and_ends_at_the_low_one() {
         device.bd_stat()[0]
     };
     assert_eq!(until(220), 0, "86 %");
-    assert!(device.show("policy").contains("pages stay until 90 %"), "{}", device.show("policy"));
+    assert!(device.show("policy").contains("nothing is spilled below 90 %"), "{}", device.show("policy"));
     let away = until(240);
     assert!((36..60).contains(&away), "{away} pages have left from 94 % down to 80 %");
 }
@@ -110,7 +110,7 @@ fn after_repeated_write_errors_nothing_leaves_any_more_and_policy_says_so() {
     let (device, stored) = failing(vec![fault(OPENED, true)]);
     let policy = device.show("policy");
     assert!(policy.contains("failed too often, and none is tried before the next start"), "{policy}");
-    assert!(policy.ends_with("nothing has left yet") && (200..256).contains(&stored), "{stored}: {policy}");
+    assert!(policy.ends_with("nothing was spilled yet") && (200..256).contains(&stored), "{stored}: {policy}");
     assert_eq!((device.bd_stat(), device.refuse("writeback", "huge")), ([0; 3], Kind::Io));
     device.discard(0, 100 << 12);
     (0..90).for_each(|slot| device.write(slot, &raw(slot, 2)).expect("there is room again"));

@@ -86,7 +86,7 @@ fn a_file_is_attached_before_the_size_and_let_go_by_a_reset() {
         use_it(&device, version);
         assert!(device.disk.calls() > blank);
         assert_eq!(device.refuse("backing_dev", "/other"), Kind::Busy);
-        assert!(device.show("policy").contains("pages stay"), "{}", device.show("policy"));
+        assert!(device.show("policy").contains("nothing is spilled below"), "{}", device.show("policy"));
         reset(&device);
         assert_eq!((device.show("backing_dev"), device.bd_stat()), ("none".into(), [0; 3]));
         assert_eq!(device.show("policy"), "no spill file: pages stay in memory");

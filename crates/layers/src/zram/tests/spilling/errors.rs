@@ -143,5 +143,5 @@ fn a_file_that_was_full_is_not_spoken_of_where_no_page_has_to_leave() {
     device.discard(0, 150 << 12);
     device.settle();
     device.world.advance(Duration::from_secs(60));
-    assert!(device.show("policy").contains("pages stay until 90 %"), "{}", device.show("policy"));
+    assert!(device.show("policy").contains("nothing is spilled below 90 %"), "{}", device.show("policy"));
 }
