@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ fn a_server_that_refuses_one_request_so_is_asked_with_pauses_too() {
     while fs::read(&tries).expect("it exists").len() < 7 {
         reader.read(0, 4096).expect("reads are answered");
     }
-    // 50 ms, twice that, and so on. Each try takes longer on a slow machine too.
+    // At once, after 50 ms, twice that, and so on. Each try takes longer on a slow machine too.
     assert!(began.elapsed() >= Duration::from_secs(1), "asked 7 times within {:?}", began.elapsed());
 }
 
@@ -118,6 +119,22 @@ fn a_request_that_is_never_answered_fails_whatever_else_is() {
         assert_eq!(writer.ask(command::FLUSH, 0, 0), Err(errno::EIO), "{}", server.log());
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+/// That is no failure of its server.
+#[test]
+fn a_device_that_ends_while_a_connection_is_made_says_nothing_of_that() {
+    let (_folder, file) = file();
+    let mut upstream = Upstream::qemu(&file, &[]);
+    let mut server = disk(&upstream.uri()).flag("--read-only").start();
+    upstream.kill();
+    let socket = upstream.socket();
+    fs::remove_file(&socket).expect("it is left");
+    let listener = UnixListener::bind(&socket).expect("the folder is there");
+    let (_silent, _) = listener.accept().expect("a connection");
+    server.signal(Signal::TERM);
+    assert!(server.ends().success(), "{}", server.log());
+    assert_eq!(lines(&server, "no longer needed"), 0, "{}", server.log());
 }
 
 /// All that was flushed is on the cache device: neither a dead server nor a silent one has to answer what is being written back.

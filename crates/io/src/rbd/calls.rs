@@ -11,7 +11,7 @@ use spillway_core::sync::{Ordering, Semaphore};
 use spillway_core::{ByteRange, Error, Extent, FallocateMode, IoBuf, Kind, LocalFuture, SECTOR, Workspace};
 
 use super::completion::Completion;
-use super::health::why_fenced;
+use super::health::{LongCall, why_fenced};
 use super::image::OpenImage;
 use super::library::{RawCompletion, ZEROES_ALLOCATED};
 use super::storage::Image;
@@ -38,15 +38,22 @@ impl Image {
         self.within_timeout(true, work, || {}).await.ok_or(Kind::Unreachable)
     }
 
-    /// What the cluster answers to `work`, within the timeout where it `may_end` before that. What is said of it is known afterwards.
-    async fn answer<T>(&self, may_end: bool, work: impl Future<Output = T>) -> Result<T, Kind> {
-        let begun = self.env.now();
-        let ended = self.within_timeout(may_end, work, || self.health.silent(self.env.now())).await;
-        match ended {
-            Some(_) => self.health.answered(begun, false, self.env.now()),
-            None => self.health.failing(self.env.now()),
-        }
-        ended.ok_or(Kind::Unreachable)
+    /// What the cluster answers to `work`, within the timeout where it `may_end` before that: then the call that goes on. What is said of the
+    /// cluster is known afterwards.
+    pub(super) async fn answer<T>(
+        &self,
+        may_end: bool,
+        work: impl Future<Output = T>,
+    ) -> Result<T, LongCall> {
+        let (begun, mut long) = (self.env.now(), None);
+        let takes_long = || long = Some(self.health.silent(self.env.now()));
+        let ended = self.within_timeout(may_end, work, takes_long).await;
+        let Some(answer) = ended else {
+            return Err(self.health.failing(self.env.now()));
+        };
+        drop(long);
+        self.health.answered(begun, false, self.env.now());
+        Ok(answer)
     }
 
     /// What comes of `work`; `None` once it has taken the timeout, where it `may_end` so. The timeout is looked at every [`LONG`], as it may
@@ -130,7 +137,8 @@ impl Image {
         call: impl FnOnce(&OpenImage) -> Result<T, i32> + Send + 'static,
     ) -> Result<T, Kind> {
         let call = self.call_alone(kind, call).await?;
-        self.answer(true, call).await?.map_err(|errno| self.kind_of(errno))
+        let answer = self.answer(true, call).await.map_err(|_| Kind::Unreachable)?;
+        answer.map_err(|errno| self.kind_of(errno))
     }
 
     /// The call, once it is the only one of its kind.
@@ -162,15 +170,19 @@ impl Image {
         let begun = self.env.now();
         let mut call = Completion::begin(image.library, buf, |completion| begin(&image, completion));
         drop(image);
-        if let Ok((result, buf)) = self.answer(own, &mut call).await {
-            let result = result.map_err(|errno| self.kind_of(errno));
-            return match (result, changed) {
-                (Ok(count), Some(range)) => (self.contains(range).await.map(|()| count), buf),
-                (result, _) => (result, buf),
-            };
-        }
+        let long = match self.answer(own, &mut call).await {
+            Ok((result, buf)) => {
+                let result = result.map_err(|errno| self.kind_of(errno));
+                return match (result, changed) {
+                    (Ok(count), Some(range)) => (self.contains(range).await.map(|()| count), buf),
+                    (result, _) => (result, buf),
+                };
+            }
+            Err(long) => long,
+        };
         let (held, image) = (changed.map(|range| self.late.hold(range)), self.clone());
         call.give_up(move || {
+            drop(long);
             image.health.answered(begun, false, image.env.now());
             drop(held);
         });

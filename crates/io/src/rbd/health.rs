@@ -18,13 +18,20 @@ pub(super) struct Health {
     image: String,
     server: ServerHealth,
     now: Mutex<Now>,
+    /// Shared with each [`LongCall`].
+    long: Arc<()>,
     /// Set once it is [`ServerState::Fenced`].
     pub(super) fence: Arc<AtomicBool>,
 }
 
+/// A call that has taken too long, until it is over.
+pub(super) struct LongCall {
+    _counted: Arc<()>,
+}
+
 struct Now {
-    /// When a call was last given up.
-    given_up: Duration,
+    /// When a call was last given up, unless the cluster has answered since.
+    given_up: Option<Duration>,
     /// Until then each change is tried.
     patient_until: Duration,
     /// The cluster did not know the lock when it was asked last.
@@ -47,12 +54,13 @@ pub(super) fn why_fenced(errno: i32, read_only: bool) -> Option<&'static str> {
 impl Health {
     pub(super) fn new(image: String, since: Duration) -> Self {
         let server = ServerHealth::new(ServerState::Up, since);
-        let now = Mutex::new(Now { given_up: since, patient_until: since, doubted: false });
-        Self { image, server, now, fence: Arc::default() }
+        let now = Mutex::new(Now { given_up: None, patient_until: since, doubted: false });
+        Self { image, server, now, long: Arc::default(), fence: Arc::default() }
     }
 
     /// A call was answered that had begun at `begun`. Where the cluster did not answer, only one that had begun before, or that asked for
-    /// what no client knows by itself: what lies in no object is known. Who asked has heard that the lock is there.
+    /// what no client knows by itself: what lies in no object is known. It answers again once nothing waits that has taken too long, as a part of
+    /// it may be down. Who asked has heard that the lock is there.
     pub(super) fn answered(&self, begun: Duration, asked: bool, at: Duration) {
         let is_known_again = asked && std::mem::take(&mut self.now.lock().doubted);
         if is_known_again {
@@ -60,24 +68,37 @@ impl Health {
         }
         let (state, since) = self.server.state();
         let counts = state != ServerState::Up && (asked || begun <= since);
-        if counts && let Some(lasted) = self.server.enter(ServerState::Up, at) {
+        if !counts {
+            return;
+        }
+        self.now.lock().given_up = None;
+        let is_whole = Arc::strong_count(&self.long) == 1;
+        if is_whole && let Some(lasted) = self.server.enter(ServerState::Up, at) {
             tracing::warn!("{}: the cluster answers again after {:.1} s", self.image, lasted.as_secs_f64());
         }
     }
 
-    /// A call takes long.
-    pub(super) fn silent(&self, at: Duration) {
+    fn long_call(&self) -> LongCall {
+        LongCall { _counted: self.long.clone() }
+    }
+
+    /// A call takes long, until the result is dropped.
+    pub(super) fn silent(&self, at: Duration) -> LongCall {
+        let call = self.long_call();
         if self.server.enter(ServerState::Silent, at).is_some() {
             tracing::warn!("{}: the cluster does not answer; requests wait", self.image);
         }
+        call
     }
 
-    /// A call has taken too long.
-    pub(super) fn failing(&self, at: Duration) {
-        self.now.lock().given_up = at;
+    /// A call has taken too long, and goes on until the result is dropped.
+    pub(super) fn failing(&self, at: Duration) -> LongCall {
+        let call = self.long_call();
+        self.now.lock().given_up = Some(at);
         if self.server.enter(ServerState::Failing, at).is_some() {
             tracing::error!("{}: no answer within the origin's timeout: requests fail", self.image);
         }
+        call
     }
 
     /// Nothing is written any more, for that reason.
@@ -142,8 +163,9 @@ impl Health {
     /// Whether a change fails without being tried: one call was given up a short while ago, and none was answered since. Who writes many
     /// blocks back one by one would wait for each.
     pub(super) fn refuses(&self, at: Duration) -> bool {
-        let is_paused = |now: &Now| (now.patient_until..now.given_up + PAUSE).contains(&at);
-        self.server.state().0 == ServerState::Failing && is_paused(&self.now.lock())
+        let is_failing = self.server.state().0 == ServerState::Failing;
+        let Now { given_up, patient_until, .. } = *self.now.lock();
+        is_failing && given_up.is_some_and(|given_up| (patient_until..given_up + PAUSE).contains(&at))
     }
 
     pub(super) fn connection(&self, at: Duration) -> ConnectionStatus {

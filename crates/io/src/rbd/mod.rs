@@ -25,6 +25,8 @@ mod lock;
 mod name;
 mod snapshot;
 mod storage;
+#[cfg(test)]
+mod tests;
 
 pub use cluster::RbdOptions;
 pub use library::{exit_if_loaded, load};

@@ -161,13 +161,29 @@ impl Image {
             locked: open.locked,
             open: Mutex::new(Some(Arc::new(open))),
             end: Mutex::new(Some(end)),
+            threads,
+            ..Self::closed(name, geometry, (options.timeout, memory), env)
+        })
+    }
+
+    /// An image that is not open, with the timeout of its calls and their memory.
+    fn closed(
+        name: String,
+        geometry: Geometry,
+        (timeout, memory): (Option<Duration>, CallMemory),
+        env: Arc<dyn Env>,
+    ) -> Self {
+        Self {
+            locked: false,
+            open: Mutex::default(),
+            end: Mutex::default(),
             listing: Semaphore::new(1),
             geometry,
-            size: AtomicU64::new(size),
+            size: AtomicU64::new(geometry.size),
             seen: AtomicU64::new(0),
             looking: GroupFlush::default(),
             header: Semaphore::new(1),
-            timeout: Mutex::new(options.timeout),
+            timeout: Mutex::new(timeout),
             memory,
             late: RangeSet::new(LATE_MAX),
             signed: AtomicBool::new(false),
@@ -176,8 +192,15 @@ impl Image {
             closing: Changes::default(),
             name,
             env,
-            threads,
-        })
+            threads: Blocking::default(),
+        }
+    }
+
+    /// One of a cluster that there is not.
+    #[cfg(test)]
+    pub(super) fn for_tests(env: Arc<dyn Env>, timeout: Option<Duration>) -> Self {
+        let memory = CallMemory { bytes: 0, budget: Budget::new(Budget::UNLIMITED), room: OnceLock::new() };
+        Self::closed("rbd:a/b".to_owned(), Geometry::in_memory(1 << 20), (timeout, memory), env)
     }
 
     /// How long calls wait for the cluster.
@@ -192,12 +215,16 @@ impl Image {
 
     /// See [`Storage::set_timeout`]. Calls that wait already have the memory of their callers, unless there was a timeout before: they cannot
     /// be given up.
-    fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let now = self.env.now();
         if timeout.is_some() && self.room().is_none() {
             if !self.health.connection(now).answers() {
-                let words = "requests wait for the cluster in memory of their clients and cannot be given up: set a timeout while it answers, \
-                             or start with --origin-timeout";
+                let words = if self.health.is_fenced() {
+                    "the image is fenced, and its requests fail: restart the server to open it again"
+                } else {
+                    "requests wait for the cluster in memory of their clients and cannot be given up: set a timeout while it answers, \
+                     or start with --origin-timeout"
+                };
                 return Err(Error::new(Kind::Busy, format!("{}: {words}", self.name)));
             }
             self.memory.charge()?;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::storage::ConnectionStatus;
+use spillway_core::sync::Mutex;
 use spillway_core::{
     Attribute, BlockDevice, Error, Grow, LocalFuture, Preset, Spec, Suspend, Table, Type, Unit, Value,
 };
 
 use super::device::File;
 use crate::open_context::{BackingDevice, Ceph, Open, OpenContext, OpenDevice, Remote};
-use crate::options::{Field, Live, options};
+use crate::options::{Field, options};
 
 options! {
     /// What a configuration says about a file or block device.
@@ -78,7 +79,7 @@ impl Config {
 impl Open<()> for Config {
     async fn open(&self, (): (), context: &OpenContext) -> Result<OpenDevice, Error> {
         let (file, notes) = File::open(&self.backing(), context).await?;
-        let timeout = Live::new(limit(self.timeout));
+        let timeout = Mutex::new(limit(self.timeout));
         let shown = |file| Table::new(Arc::new(Shown { config: self.clone(), timeout, file }), ROWS);
         let (grow, suspend): (Arc<dyn Grow>, Arc<dyn Suspend>) = (file.clone(), file.clone());
         let fence = file.fence();
@@ -128,15 +129,16 @@ impl Suspend for File {
 struct Shown {
     config: Config,
     /// See [`limit`].
-    timeout: Live<Option<u64>>,
+    timeout: Mutex<Option<u64>>,
     file: Arc<File>,
 }
 
 impl Shown {
     fn set_timeout(&self, timeout: Option<u64>) -> Result<(), Error> {
-        let timeout = limit(timeout);
+        // With the lock: of two that are set at once, the one that holds is shown.
+        let (mut shown, timeout) = (self.timeout.lock(), limit(timeout));
         self.file.core.storage.set_timeout(timeout.map(Duration::from_secs))?;
-        self.timeout.set(timeout);
+        *shown = timeout;
         Ok(())
     }
 
@@ -150,7 +152,7 @@ static ROWS: &[Attribute<Shown>] = &[
     Attribute::read(OPTIONS.read_only, |shown| Value::Switch(shown.file.geometry().read_only)),
     Attribute::both(
         OPTIONS.timeout,
-        |shown| shown.timeout.get().value(),
+        |shown| shown.timeout.lock().value(),
         |shown, timeout| shown.set_timeout(Field::of(timeout)),
     ),
     Attribute::read(OPTIONS.connections, |shown| Value::U64(shown.config.connections)),
@@ -215,5 +217,63 @@ mod tests {
             let config = Config { timeout, ..Config::default() };
             assert_eq!(config.backing().remote.timeout, seconds.map(Duration::from_secs), "{text}");
         }
+    }
+}
+
+#[cfg(all(test, feature = "shuttle"))]
+mod threads {
+    use spillway_core::models::{every_order, join};
+    use spillway_core::storage::Moved;
+    use spillway_core::sync::shuttle::thread;
+    use spillway_core::test_clock::Clock;
+    use spillway_core::{ByteRange, FallocateMode, Geometry, IoBuf, Kind, Storage};
+
+    use super::*;
+
+    /// A storage that has a timeout, and nothing else.
+    #[derive(Default)]
+    struct Limited(Mutex<Option<Duration>>);
+
+    impl Storage for Limited {
+        fn geometry(&self) -> Geometry {
+            Geometry::in_memory(1 << 20)
+        }
+
+        fn set_timeout(&self, timeout: Option<Duration>) -> Result<(), Error> {
+            *self.0.lock() = timeout;
+            Ok(())
+        }
+
+        fn read(&self, _: u64, _: IoBuf, _: usize) -> LocalFuture<Moved> {
+            unreachable!("nothing is read")
+        }
+
+        fn write(&self, _: u64, _: IoBuf, _: usize, _: bool) -> LocalFuture<Moved> {
+            unreachable!("nothing is written")
+        }
+
+        fn sync(&self) -> LocalFuture<Result<(), Kind>> {
+            unreachable!("nothing is flushed")
+        }
+
+        fn zero(&self, _: ByteRange, _: FallocateMode) -> LocalFuture<Result<(), Kind>> {
+            unreachable!("nothing is zeroed")
+        }
+    }
+
+    #[test]
+    fn of_two_timeouts_that_are_set_at_once_the_one_that_holds_is_shown() {
+        every_order(2000, || {
+            let storage = Arc::<Limited>::default();
+            let file = Arc::new(File::new(storage.clone(), Arc::<Clock>::default()));
+            let (config, timeout) = (Config::default(), Mutex::default());
+            let shown = Arc::new(Shown { config, timeout, file });
+            let other = shown.clone();
+            let setting = thread::spawn(move || other.set_timeout(Some(1)).expect("it can be set"));
+            shown.set_timeout(Some(2)).expect("it can be set");
+            join([setting]);
+            let (held, told) = (*storage.0.lock(), *shown.timeout.lock());
+            assert_eq!(held, told.map(Duration::from_secs));
+        });
     }
 }

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Memory that is not aligned well enough for the storage goes through a buffer that is, charged when the file is opened and
-//! lent in turn. Locks: the set of detached ranges and those of syncs are leaves.
+//! lent in turn. Locks: the timeout as it is shown, then those of the storage; the set of detached ranges and those of syncs are leaves.
 
 mod config;
 mod detached;

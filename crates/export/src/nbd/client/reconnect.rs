@@ -14,7 +14,6 @@ use super::journal::Content;
 use super::link::Link;
 use super::negotiation::Described;
 use super::rounds::RENEWED;
-use super::sent::SHUTTING_DOWN;
 use super::session::ClientSession;
 use super::settings::Dial;
 use crate::nbd::wire::{cmd, flag};
@@ -122,10 +121,11 @@ struct Outage<'a> {
     began: Duration,
     /// Before the next try. Connections that were of no use count as tries.
     pause: &'a mut Duration,
-    /// The connection that was lost was of no use: short, and nothing was asked, or all of it was left unanswered.
+    /// The connection that was lost was short.
+    short: bool,
+    /// It was of no use: all that was asked was left unanswered; or it was short, and nothing was asked, or the oldest call was left
+    /// unanswered as by the one before.
     futile: bool,
-    /// It was short, and the server is about to end: one that says so to the same request each time would be asked without a pause.
-    refused: bool,
     /// Nothing was lost, and nothing is said, as long as no try has failed.
     quiet: bool,
     /// Why the last try failed, which is said once.
@@ -141,8 +141,8 @@ impl<'a> Outage<'a> {
             tracing::warn!("{}: {reason}; requests wait while it is connected again", link.settings.address);
         }
         let short = !quiet && lasted < SHORT;
-        let (futile, refused) = (!link.takes_served() && short, short && reason == SHUTTING_DOWN);
-        Self { link, first, began: link.env.now(), pause, futile, refused, quiet, said: String::new() }
+        let futile = !link.takes_served() && short;
+        Self { link, first, began: link.env.now(), pause, short, futile, quiet, said: String::new() }
     }
 
     /// Waits until there is a connection again. False where nobody needs one any more.
@@ -150,7 +150,9 @@ impl<'a> Outage<'a> {
         // Each of them may have lost calls.
         looked_after(self.link, self.link.end_round()).await;
         let useful = self.link.wait_from_loss();
-        self.futile = !useful || self.refused || self.futile && self.link.is_idle();
+        // A server that breaks each connection at the same request, and answers others, would be asked without a pause.
+        let stuck = self.link.is_stuck() && self.short;
+        self.futile = !useful || stuck || self.futile && self.link.is_idle();
         if !self.futile {
             *self.pause = PAUSE;
         } else {
@@ -201,6 +203,10 @@ impl<'a> Outage<'a> {
     }
 
     fn failed(&mut self, why: String) {
+        // An attempt that was given up.
+        if self.link.is_leaving() {
+            return;
+        }
         if why != self.said {
             tracing::warn!("{}: {why}", self.link.settings.address);
             self.said = why;

@@ -160,8 +160,7 @@ impl Link {
     /// the server answers.
     pub(super) fn wait_from_loss(&self) -> bool {
         self.fail_old_calls();
-        let oldest = self.channels.iter().filter_map(|channel| channel.lock().first_sent()).min();
-        if let Some(since) = oldest
+        if let Some(since) = self.oldest_since()
             && !self.answered.swap(false, Ordering::Relaxed)
         {
             let mut state = self.state.lock();
@@ -170,6 +169,18 @@ impl Link {
         }
         self.wait_from_now();
         true
+    }
+
+    /// When the oldest call that no connection has was first sent.
+    fn oldest_since(&self) -> Option<Duration> {
+        self.channels.iter().filter_map(|channel| channel.lock().first_sent()).min()
+    }
+
+    /// Whether the last connections have left the same call unanswered as those before them, the oldest of all.
+    pub(super) fn is_stuck(&self) -> bool {
+        let mut state = self.state.lock();
+        let before = std::mem::replace(&mut state.left_since, self.oldest_since());
+        before.is_some() && state.left_since == before
     }
 
     fn fail_old_calls(&self) {

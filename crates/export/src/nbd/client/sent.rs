@@ -10,9 +10,6 @@ use crate::nbd::wire;
 /// Why a connection cannot go on, in words.
 pub(super) type ProtocolError = &'static str;
 
-/// The one that a server says itself.
-pub(super) const SHUTTING_DOWN: ProtocolError = "the server is shutting down";
-
 /// Pieces of a reply, none next to another, at most: they take memory.
 const PIECES_MAX: usize = 1024;
 
@@ -67,7 +64,7 @@ impl Sent {
     /// The server has answered with an error. One that is shutting down answers nothing: it is asked again once it is back.
     pub(super) fn fail(&mut self, error: u32) -> Result<(), ProtocolError> {
         let kind = match error {
-            wire::errno::ESHUTDOWN => return Err(SHUTTING_DOWN),
+            wire::errno::ESHUTDOWN => return Err("the server is shutting down"),
             0 => return Err("an error has no number"),
             error => Kind::of_errno(i32::try_from(error).unwrap_or(wire::errno::EIO as i32)),
         };

@@ -9,14 +9,13 @@ mod rounds;
 mod threads;
 mod transmission;
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use spillway_core::Env;
 use spillway_core::session::Session;
-use spillway_core::{Env, LocalFuture, Place, Task};
 
 use super::link::Link;
 use super::session::ClientSession;
@@ -43,41 +42,17 @@ fn connected(link: &Arc<Link>) -> ClientSession {
         panic!("there is nothing to wait for")
     };
     let mut session = ClientSession::new(link.clone(), 0, round);
+    shake_hands(&mut session);
+    link.open(1);
+    session
+}
+
+/// Has the server shake hands with the session.
+fn shake_hands(session: &mut dyn Session) {
     let server = Server::of(1 << 20, flag::HAS_FLAGS | flag::SEND_FLUSH, [512, 4096, 1 << 20]);
     session.receive(&wire::greeting(handshake_flag::FIXED_NEWSTYLE));
     for option in [opt::STRUCTURED_REPLY, opt::SET_META_CONTEXT, opt::GO] {
         session.receive(&server.replies(option));
     }
     assert!(session.established() && !session.finished());
-    link.open(1);
-    session
-}
-
-/// A world in which a sleep is over when it is looked at again.
-struct Restless;
-
-impl Env for Restless {
-    fn now(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn sleep(&self, _: Duration) -> LocalFuture<()> {
-        let mut has_slept = false;
-        Box::pin(poll_fn(move |_| match std::mem::replace(&mut has_slept, true) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }))
-    }
-
-    fn spawn(&self, _: Place, _: Task) {
-        unreachable!("nothing is spawned")
-    }
-
-    fn spawn_here(&self, _: LocalFuture<()>) {
-        unreachable!("nothing is spawned")
-    }
-
-    fn random(&self) -> u64 {
-        0
-    }
 }

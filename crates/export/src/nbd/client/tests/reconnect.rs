@@ -1,8 +1,22 @@
-//! What may have changed of an export when its server is there again.
+//! What may have changed of an export when its server is there again, and how soon it is asked again.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use spillway_core::session::Session;
+use spillway_core::sync::Mutex;
+use spillway_core::test_clock::Restless;
+use spillway_core::{ByteRange, Error, Job, LocalFuture};
+
+use super::super::call::{Answered, Body, JournalEffect, PendingCall};
+use super::super::link::Link;
 use super::super::negotiation::Described;
-use super::super::reconnect::check;
-use crate::nbd::wire::flag;
+use super::super::reconnect::{check, keep};
+use super::super::settings::{Dial, NewSession};
+use super::{connected, shake_hands};
+use crate::nbd::wire::{self, cmd, flag};
 
 const SIZE: u64 = 1 << 20;
 
@@ -60,4 +74,63 @@ fn an_export_that_has_a_cache_now_is_not_used() {
     for now in [flag::SEND_FLUSH, flag::SEND_FLUSH | flag::SEND_FUA] {
         assert!(changed(0, now).expect_err("it would be used").contains("volatile cache"));
     }
+}
+
+/// Has tests make the sessions of connections.
+#[derive(Default)]
+struct Dialed(Mutex<Option<NewSession>>);
+
+impl Dial for Dialed {
+    fn dial(&self, _: usize, session: NewSession) -> LocalFuture<Result<(), Error>> {
+        *self.0.lock() = Some(session);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+fn ask(link: &Link) -> Job<Answered> {
+    let (call, answering) =
+        PendingCall::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing);
+    link.channels[0].lock().calls.push_back(call);
+    answering
+}
+
+/// The pauses where eight connections are lost, one after the other, each with one of its two requests answered: that of the number.
+/// The first is what the connection before has left unanswered.
+fn pauses(answered: u64) -> Vec<Duration> {
+    let (world, dial) = (Arc::<Restless>::default(), Arc::<Dialed>::default());
+    let (link, mut context) = (super::link(world.clone(), None, 0), Context::from_waker(Waker::noop()));
+    let mut session: Box<dyn Session> = Box::new(connected(&link));
+    let first = link.outcome(0, 1).and_then(Result::ok).expect("it is connected");
+    let mut kept = pin!(keep(link.clone(), dial.clone(), first));
+    let mut calls = vec![ask(&link)];
+    for _ in 0..8 {
+        world.clock.pass(Duration::from_millis(1));
+        calls.push(ask(&link));
+        session.poll(&mut context);
+        session.output().clear();
+        session.receive(&wire::simple_reply(0, answered));
+        drop(session);
+        session = loop {
+            assert!(kept.as_mut().poll(&mut context).is_pending());
+            let dialed = dial.0.lock().take();
+            if let Some(new) = dialed {
+                break new();
+            }
+        };
+        shake_hands(session.as_mut());
+        assert!(kept.as_mut().poll(&mut context).is_pending());
+    }
+    assert_eq!(calls.iter().filter(|call| call.is_done()).count(), 8);
+    world.slept()
+}
+
+/// Such a server answers all else, so that no connection is without use.
+#[test]
+fn a_server_that_breaks_each_connection_at_one_request_is_asked_with_growing_pauses() {
+    assert_eq!(pauses(2), [50, 100, 200, 400, 800, 1000, 1000].map(Duration::from_millis));
+}
+
+#[test]
+fn connections_that_break_after_the_request_that_the_last_one_left_are_made_again_at_once() {
+    assert_eq!(pauses(1), []);
 }
