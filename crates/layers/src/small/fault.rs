@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{
-    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Preset, Request, Seam,
-    Spec, Submission, Table, Type, Unit, Value,
+    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Kind, Op, Preset, Request, Seam, Spec, Submission,
+    Table, Type, Unit, Value, forward,
 };
 
 use crate::open_context::{Below, Open, OpenContext, OpenDevice};
@@ -219,23 +219,13 @@ impl Open<Below> for Config {
 }
 
 impl BlockDevice for FaultInjector {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
+    forward!(below: geometry, extents, verify);
 
     fn submit(&self, request: Request) -> Submission {
         match self.strike(&request) {
             Some(kind) => Answer::Done(request.answer(Err(kind))),
             None => self.below.submit(request),
         }
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use spillway_core::stats::Counters;
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Column, Env, Error, Extent, Flags, Geometry,
-    Kind, Op, Preset, Request, Seam, Spec, Submission, Table, Type, Unit, Value,
+    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Column, Env, Error, Flags, Kind, Op, Preset,
+    Request, Seam, Spec, Submission, Table, Type, Unit, Value, forward,
 };
 
 use crate::about;
@@ -208,9 +208,7 @@ impl Open<Below> for Config {
 }
 
 impl BlockDevice for Trace {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
+    forward!(below: geometry, extents, verify);
 
     fn submit(&self, request: Request) -> Submission {
         let traced = TracedRequest::new(self.log.clone(), &request);
@@ -225,14 +223,6 @@ impl BlockDevice for Trace {
                 reply
             }),
         }
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use spillway_core::{
     Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Request, Seam,
-    Spec, Submission, Table, Type, Unit, Value, mutant,
+    Spec, Submission, Table, Type, Unit, Value, forward, mutant,
 };
 
 use self::config::Settings;
@@ -89,9 +89,7 @@ impl BlockDevice for Volatile {
         self.drive.below.extents(range, count_max)
     }
 
-    fn verify(&self) {
-        self.drive.below.verify();
-    }
+    forward!(drive.below: verify);
 }
 
 static ROWS: &[Attribute<Volatile>] = &[
