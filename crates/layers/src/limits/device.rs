@@ -13,7 +13,7 @@ use super::config::{Config, Settings};
 use crate::decisions::Decisions;
 
 /// The top of a stack, with its limits. See the head of this file.
-pub struct Limits {
+pub(crate) struct Limits {
     core: Arc<Core>,
 }
 

@@ -164,7 +164,7 @@ impl Progress {
 }
 
 /// See the head of this file.
-pub struct FaultInjector {
+pub(crate) struct FaultInjector {
     below: Seam,
     env: Arc<dyn Env>,
     armed: AtomicBool,
@@ -174,7 +174,7 @@ pub struct FaultInjector {
 
 impl FaultInjector {
     /// Faults over `below`; [`Kind::Invalid`] for a value that is not allowed.
-    pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(config: &Config, below: Below, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
         let plan = Settings::new(config)?;
         let armed = AtomicBool::new(plan.can_fail());
         Ok(Arc::new(Self { below: Seam::new(below), env, armed, plan, progress: Mutex::default() }))
@@ -245,7 +245,7 @@ static ROWS: &[Attribute<FaultInjector>] = &[
 ];
 
 /// The attributes of `fault`.
-pub fn attributes(fault: Arc<FaultInjector>) -> Table<FaultInjector> {
+fn attributes(fault: Arc<FaultInjector>) -> Table<FaultInjector> {
     Table::new(fault, ROWS).with(Settings::ROWS, |fault| &fault.plan, |_, _| {})
 }
 

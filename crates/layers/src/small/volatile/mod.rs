@@ -32,14 +32,14 @@ use crate::options::Field;
 pub use self::config::Config;
 
 /// See the head of this file.
-pub struct Volatile {
+struct Volatile {
     drive: Arc<Drive>,
 }
 
 impl Volatile {
     /// An empty cache over `below`; [`Kind::Invalid`] for a value that is not allowed, [`Kind::NoSpace`] where `budget` has no
     /// room for a block.
-    pub fn new(
+    fn new(
         config: &Config,
         below: Below,
         env: Arc<dyn Env>,
@@ -114,6 +114,6 @@ static ROWS: &[Attribute<Volatile>] = &[
 ];
 
 /// The attributes of `volatile`.
-pub fn attributes(volatile: Arc<Volatile>) -> Table<Volatile> {
+fn attributes(volatile: Arc<Volatile>) -> Table<Volatile> {
     Table::new(volatile, ROWS).with(Settings::ROWS, |volatile| &volatile.drive.settings, |_, _| {})
 }
