@@ -1,8 +1,7 @@
 //! Sectors, blocks and bytes.
 //!
 //! A *sector* (512 bytes) is the granularity of clients; a *block* (512 to 65536 bytes, a power of two) is the unit of a
-//! layer. Positions and lengths in bytes are `u64`; positions in blocks are [`BlockIndex`], so that the two cannot be
-//! mixed up.
+//! layer. Positions and lengths are in bytes, as `u64`.
 
 use crate::error::{Error, Kind};
 
@@ -54,10 +53,6 @@ impl ByteRange {
     }
 }
 
-/// Position of a block on a device: byte offset divided by the block size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockIndex(pub u64);
-
 /// A block size in bytes: a power of two from 512 to 65536.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSize(u32);
@@ -82,11 +77,6 @@ impl BlockSize {
     /// The size in bytes.
     pub const fn bytes(self) -> u64 {
         self.0 as u64
-    }
-
-    /// The block that holds byte `offset`.
-    pub const fn index_of(self, offset: u64) -> BlockIndex {
-        BlockIndex(offset >> self.0.trailing_zeros())
     }
 
     /// The smallest range of whole blocks that contains `range`.

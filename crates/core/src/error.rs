@@ -51,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Each kind, for tests: in the order of the declaration, so that none is forgotten.
+    /// Each kind, in the order of the declaration, so that none is forgotten. An errno of several stands for the first of them.
     pub const ALL: [Self; Self::Overflow as usize + 1] = [
         Self::Invalid,
         Self::NoSpace,
@@ -76,45 +76,32 @@ impl Kind {
 
     /// The Linux errno of this kind.
     pub const fn errno(self) -> i32 {
-        match self {
-            Kind::ReadOnly => 1,
-            Kind::NotFound => 2,
-            Kind::Io | Kind::Corrupt | Kind::Unreachable => 5,
-            Kind::TooLong => 7,
-            Kind::OutOfMemory => 12,
-            Kind::Denied => 13,
-            Kind::NotBlock => 15,
-            Kind::Busy => 16,
-            Kind::NoDevice => 19,
-            Kind::NotFolder => 20,
-            Kind::Invalid => 22,
-            Kind::NoSpace | Kind::Exhausted => 28,
-            Kind::Range => 34,
-            Kind::Overflow => 75,
-            Kind::NotSupported => 95,
-            Kind::ShuttingDown => 108,
-        }
+        self.number_and_name().0
     }
 
     /// The symbolic name of the errno, such as `EINVAL`.
     pub const fn errno_name(self) -> &'static str {
+        self.number_and_name().1
+    }
+
+    const fn number_and_name(self) -> (i32, &'static str) {
         match self {
-            Kind::ReadOnly => "EPERM",
-            Kind::NotFound => "ENOENT",
-            Kind::Io | Kind::Corrupt | Kind::Unreachable => "EIO",
-            Kind::TooLong => "E2BIG",
-            Kind::OutOfMemory => "ENOMEM",
-            Kind::Denied => "EACCES",
-            Kind::Busy => "EBUSY",
-            Kind::NoDevice => "ENODEV",
-            Kind::NotBlock => "ENOTBLK",
-            Kind::NotFolder => "ENOTDIR",
-            Kind::Invalid => "EINVAL",
-            Kind::NoSpace | Kind::Exhausted => "ENOSPC",
-            Kind::Range => "ERANGE",
-            Kind::Overflow => "EOVERFLOW",
-            Kind::NotSupported => "EOPNOTSUPP",
-            Kind::ShuttingDown => "ESHUTDOWN",
+            Kind::ReadOnly => (1, "EPERM"),
+            Kind::NotFound => (2, "ENOENT"),
+            Kind::Io | Kind::Corrupt | Kind::Unreachable => (5, "EIO"),
+            Kind::TooLong => (7, "E2BIG"),
+            Kind::OutOfMemory => (12, "ENOMEM"),
+            Kind::Denied => (13, "EACCES"),
+            Kind::NotBlock => (15, "ENOTBLK"),
+            Kind::Busy => (16, "EBUSY"),
+            Kind::NoDevice => (19, "ENODEV"),
+            Kind::NotFolder => (20, "ENOTDIR"),
+            Kind::Invalid => (22, "EINVAL"),
+            Kind::NoSpace | Kind::Exhausted => (28, "ENOSPC"),
+            Kind::Range => (34, "ERANGE"),
+            Kind::Overflow => (75, "EOVERFLOW"),
+            Kind::NotSupported => (95, "EOPNOTSUPP"),
+            Kind::ShuttingDown => (108, "ESHUTDOWN"),
         }
     }
 
@@ -124,25 +111,14 @@ impl Kind {
     }
 
     /// The kind that an errno of the operating system stands for; anything unlisted is [`Kind::Io`].
-    pub const fn of_errno(errno: i32) -> Kind {
-        match errno {
-            1 | 30 => Kind::ReadOnly,
-            2 => Kind::NotFound,
-            7 => Kind::TooLong,
-            12 => Kind::OutOfMemory,
-            13 => Kind::Denied,
-            15 => Kind::NotBlock,
-            16 => Kind::Busy,
-            19 => Kind::NoDevice,
-            20 => Kind::NotFolder,
-            22 => Kind::Invalid,
-            28 | 122 => Kind::NoSpace,
-            34 => Kind::Range,
-            75 | 27 => Kind::Overflow,
-            95 => Kind::NotSupported,
-            108 => Kind::ShuttingDown,
-            _ => Kind::Io,
-        }
+    pub fn of_errno(errno: i32) -> Kind {
+        let errno = match errno {
+            30 => Kind::ReadOnly.errno(),
+            122 => Kind::NoSpace.errno(),
+            27 => Kind::Overflow.errno(),
+            other => other,
+        };
+        Self::ALL.into_iter().find(|kind| kind.errno() == errno).unwrap_or(Kind::Io)
     }
 }
 

@@ -46,7 +46,7 @@ pub mod test_clock;
 mod threads;
 pub mod work;
 
-pub use block::{BlockIndex, BlockSize, ByteRange, SECTOR};
+pub use block::{BlockSize, ByteRange, SECTOR};
 pub use block_device::align::Aligned;
 pub use block_device::at_risk::AtRisk;
 pub use block_device::device::{Answer, BlockDevice, Extent, Geometry, Submission, Writers};

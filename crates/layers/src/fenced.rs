@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{AtomicBool, Ordering};
-use spillway_core::{Answer, BlockDevice, ByteRange, Extent, Geometry, Kind, Request, Submission, mutant};
+use spillway_core::{Answer, BlockDevice, ByteRange, Extent, Kind, Request, Submission, forward, mutant};
 
 /// See the head of this file.
 pub(crate) struct Fenced {
@@ -26,13 +26,7 @@ impl Fenced {
 }
 
 impl BlockDevice for Fenced {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
+    forward!(below: geometry, verify);
 
     fn submit(&self, request: Request) -> Submission {
         if self.is_fenced() {
@@ -46,9 +40,5 @@ impl BlockDevice for Fenced {
             return Answer::Done(Err(Kind::Io));
         }
         self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
     }
 }

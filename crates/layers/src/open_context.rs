@@ -11,9 +11,9 @@ use spillway_core::{
 };
 
 /// What a layer stands on.
-pub type Below = Arc<dyn BlockDevice>;
+pub(crate) type Below = Arc<dyn BlockDevice>;
 
-/// A configuration that opens a device: of an origin on `()`, of a layer on [`Below`].
+/// A configuration that opens a device: of an origin on `()`, of a layer on the device below.
 pub trait Open<On> {
     /// The open device, ready for requests. Errors name the key, the value and what is allowed, or what was found and what to do.
     fn open(&self, below: On, context: &OpenContext) -> impl Future<Output = Result<OpenDevice, Error>>;
@@ -83,7 +83,7 @@ impl Default for Remote {
 }
 
 /// Opens what a [`BackingDevice`] names. That may take long: no thread waits for it.
-pub type OpenBacking = Arc<dyn Fn(&BackingDevice) -> Answer<Result<OpenStorage, Error>> + Send + Sync>;
+pub(crate) type OpenBacking = Arc<dyn Fn(&BackingDevice) -> Answer<Result<OpenStorage, Error>> + Send + Sync>;
 
 /// What a stack may have of the world around it.
 #[derive(Clone)]

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use spillway_core::sync::{AtomicU64, Ordering};
-use spillway_core::{
-    Answer, BlockDevice, ByteRange, Env, Extent, Geometry, Kind, Latencies, Op, OperationLatency, Request,
-    Submission,
-};
+use spillway_core::{BlockDevice, Env, Latencies, Op, OperationLatency, Request, Submission, forward};
 
 /// The part below a layer, as the layer sees it.
 pub struct Passed {
@@ -43,13 +40,7 @@ impl Passed {
 }
 
 impl BlockDevice for Passed {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn size(&self) -> u64 {
-        self.below.size()
-    }
+    forward!(below: geometry, extents, verify);
 
     fn submit(&self, request: Request) -> Submission {
         let op = request.op;
@@ -59,14 +50,6 @@ impl BlockDevice for Passed {
             Op::Flush | Op::Discard | Op::WriteZeroes => {}
         }
         self.latencies.timed(op, || self.below.submit(request))
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
     }
 }
 

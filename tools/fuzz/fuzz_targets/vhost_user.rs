@@ -52,8 +52,8 @@ impl ConversationHost for Machine {
         if fits { Ok(self.shared.clone()) } else { Err(Error::invalid("the file has less")) }
     }
 
-    fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
-        Ok((descriptor(), MachineMemory::new(len)))
+    fn create(&mut self, _: u64) -> Result<OwnedFd, Error> {
+        Ok(descriptor())
     }
 
     fn set_event(&mut self, _: usize, _: EventOf, _: Option<OwnedFd>) -> Result<(), Error> {

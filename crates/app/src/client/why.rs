@@ -3,7 +3,6 @@
 use anyhow::Result;
 use comfy_table::Table;
 use serde::Deserialize;
-use serde_json::Value as Json;
 use spillway_core::size::human;
 use spillway_export::control::{Operation, Shown};
 
@@ -43,7 +42,7 @@ pub(crate) fn why(folder: &RuntimeFolder, options: &WhyOptions) -> Result<()> {
 /// The rows with their part, as an object of parts.
 fn json(all: Vec<(String, Shown)>) -> Result<String> {
     let parts: serde_json::Map<_, _> = all.into_iter().map(|(part, shown)| (part, shown.value)).collect();
-    Ok(format!("{}\n", serde_json::to_string_pretty(&Json::from(parts))?))
+    super::json(&parts)
 }
 
 fn text(device: &str, all: Vec<(String, Shown)>) -> Result<String> {
@@ -90,7 +89,7 @@ fn in_words(Decision { decision, bytes, times, lasted, waited, .. }: &Decision) 
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value as Json, json};
 
     use super::*;
 

@@ -179,6 +179,36 @@ pub trait BlockDevice: Send + Sync {
     fn verify(&self) {}
 }
 
+/// Methods of a [`BlockDevice`] that ask the one below, a field: `forward!(below: geometry, extents, verify);`. Geometry has the size too.
+#[macro_export]
+macro_rules! forward {
+    ($($below:ident).+: $($method:ident),+) => { $crate::forward!(@each [$($below).+] $($method)+); };
+    (@each $below:tt $($method:ident)+) => { $($crate::forward!(@$method $below);)+ };
+    (@geometry [$($below:ident).+]) => {
+        fn geometry(&self) -> $crate::Geometry {
+            self.$($below).+.geometry()
+        }
+
+        fn size(&self) -> u64 {
+            self.$($below).+.size()
+        }
+    };
+    (@extents [$($below:ident).+]) => {
+        fn extents(
+            &self,
+            range: $crate::ByteRange,
+            count_max: usize,
+        ) -> $crate::Answer<Result<Vec<$crate::Extent>, $crate::Kind>> {
+            self.$($below).+.extents(range, count_max)
+        }
+    };
+    (@verify [$($below:ident).+]) => {
+        fn verify(&self) {
+            self.$($below).+.verify();
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -137,8 +137,8 @@ pub trait ConversationHost {
     /// Maps `len` bytes of a file from `offset` on, which are there now.
     fn map(&mut self, file: OwnedFd, offset: u64, len: u64) -> Result<Arc<dyn SharedMemory>, Error>;
 
-    /// Makes a file of `len` zeroes that only lives in memory, and maps it.
-    fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error>;
+    /// Makes a file of `len` zeroes that only lives in memory.
+    fn create(&mut self, len: u64) -> Result<OwnedFd, Error>;
 
     /// Gives queue `index` one of its event descriptors, or none; from then on, where the queue is running.
     fn set_event(&mut self, index: usize, event: EventOf, descriptor: Option<OwnedFd>) -> Result<(), Error>;

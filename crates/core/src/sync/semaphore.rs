@@ -73,7 +73,7 @@ impl Semaphore {
     }
 
     /// Takes `units`, after everybody who asked before.
-    pub fn take(&self, units: u64) -> SemaphoreTake<'_> {
+    pub fn take(&self, units: u64) -> impl Future<Output = ()> + Unpin {
         SemaphoreTake { semaphore: self, units, ticket: None }
     }
 
@@ -153,7 +153,7 @@ impl Drop for Permit<'_> {
 }
 
 /// Waits for units of a [`Semaphore`]; they belong to the caller once it is ready.
-pub struct SemaphoreTake<'a> {
+struct SemaphoreTake<'a> {
     semaphore: &'a Semaphore,
     units: u64,
     ticket: Option<u64>,

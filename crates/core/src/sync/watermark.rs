@@ -55,7 +55,7 @@ impl Watermark {
     }
 
     /// Waits until `number` is reached.
-    pub fn reached(&self, number: u64) -> Reached<'_> {
+    pub fn reached(&self, number: u64) -> impl Future<Output = ()> + Unpin {
         Reached { watermark: self, number, ticket: None }
     }
 
@@ -85,7 +85,7 @@ impl Watermark {
 }
 
 /// Waits for a number of a [`Watermark`].
-pub struct Reached<'a> {
+struct Reached<'a> {
     watermark: &'a Watermark,
     number: u64,
     ticket: Option<u64>,

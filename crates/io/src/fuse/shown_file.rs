@@ -53,11 +53,6 @@ impl ShownFile {
         Ok(Self { fd, path: path_now, numbers: (stat.st_dev, stat.st_ino), user })
     }
 
-    /// Whether its mount is that of another user.
-    pub fn is_foreign(&self) -> bool {
-        self.user.uid != rustix::process::geteuid().as_raw()
-    }
-
     /// Sets a loop device up over it, with direct I/O; which thread has opened the file comes first.
     pub fn attach(&self) -> io::Result<(u32, LoopDevice)> {
         let mut opener = 0;

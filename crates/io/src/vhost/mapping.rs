@@ -72,6 +72,13 @@ fn page_of(file: &OwnedFd) -> u64 {
     huge.and_then(|found| u64::try_from(found.f_bsize).ok()).unwrap_or(4096)
 }
 
+/// A file of `len` zeroes in memory.
+pub(super) fn memory_file(len: u64) -> Result<OwnedFd, Error> {
+    let file = memfd_create("spillway", MemfdFlags::CLOEXEC).map_err(|errno| failed("made", errno))?;
+    ftruncate(&file, len).map_err(|errno| failed("made", errno))?;
+    Ok(file)
+}
+
 impl Mapping {
     /// Maps `len` bytes of a file from `offset` on.
     ///
@@ -113,15 +120,6 @@ impl Mapping {
             ));
         };
         Ok(Self { base, offset: (offset - from) as usize, len: len as usize, mapped_len, watched })
-    }
-
-    /// A file of zeroes in memory, and its mapping.
-    pub(super) fn create(len: u64) -> Result<(OwnedFd, Self), Error> {
-        let made = memfd_create("spillway", MemfdFlags::CLOEXEC);
-        let file = made.map_err(|errno| failed("made", errno))?;
-        ftruncate(&file, len).map_err(|errno| failed("made", errno))?;
-        let mapping = Self::new(&file, 0, len)?;
-        Ok((file, mapping))
     }
 
     /// The address of `len` bytes from `at` on.
@@ -298,9 +296,15 @@ mod tests {
 
     use super::*;
 
+    fn mapped_file(len: u64) -> (OwnedFd, Mapping) {
+        let file = memory_file(len).unwrap();
+        let mapping = Mapping::new(&file, 0, len).unwrap();
+        (file, mapping)
+    }
+
     #[test]
     fn a_range_of_a_file_is_shared_wherever_it_begins() {
-        let (file, whole) = Mapping::create(3 * 4096).unwrap();
+        let (file, whole) = mapped_file(3 * 4096);
         let part = Mapping::new(&file, 4096 + 512, 4096).unwrap();
         part.write(0, b"abcd");
         let mut bytes = [0; 4];
@@ -312,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_the_file_does_not_have_is_refused() {
-        let (file, _) = Mapping::create(4096).unwrap();
+        let file = memory_file(4096).unwrap();
         for (offset, len) in [(0, 4097), (4096, 1), (u64::MAX, 2), (0, 0), (1, 2), (2, 2)] {
             assert_eq!(Mapping::new(&file, offset, len).err().unwrap().kind, Kind::Invalid, "{offset}+{len}");
         }
@@ -322,8 +326,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_cut_off_costs_its_bytes_and_not_the_process() {
-        let (file, mapping) = Mapping::create(1 << 20).unwrap();
-        let (_, other) = Mapping::create(4096).unwrap();
+        let (file, mapping) = mapped_file(1 << 20);
+        let (_, other) = mapped_file(4096);
         mapping.write(0, b"here");
         assert!(mapping.is_whole());
         ftruncate(&file, 4096).unwrap();
@@ -354,7 +358,7 @@ mod tests {
     #[test]
     #[ignore = "where_there_is_no_room_for_a_whole_mapping_a_page_is_replaced runs it"]
     fn replaced_below_a_limit() {
-        let (file, mapping) = Mapping::create(1 << 30).unwrap();
+        let (file, mapping) = mapped_file(1 << 30);
         ftruncate(&file, 4096).unwrap();
         let limit = Some(256 << 20);
         setrlimit(Resource::Data, Rlimit { current: limit, maximum: limit }).unwrap();

@@ -15,7 +15,7 @@ use spillway_core::{Error, Job, LocalFuture, Phase, Report, Shutdown, task};
 
 use super::descriptors::{Gone, Wire, send_now};
 use super::event;
-use super::mapping::Mapping;
+use super::mapping::{Mapping, memory_file};
 use super::queue::{Descriptors, EventSlot, Guard, QueueTask, Running};
 use super::warn_once::WarnOnce;
 use crate::net::peer::peer_of;
@@ -249,9 +249,8 @@ impl ConversationHost for Rings {
         Ok(Arc::new(Mapping::new(&file, offset, len)?))
     }
 
-    fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
-        let (file, mapping) = Mapping::create(len)?;
-        Ok((file, Arc::new(mapping)))
+    fn create(&mut self, len: u64) -> Result<OwnedFd, Error> {
+        memory_file(len)
     }
 
     fn set_event(&mut self, index: usize, event: EventOf, descriptor: Option<OwnedFd>) -> Result<(), Error> {

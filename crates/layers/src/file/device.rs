@@ -5,19 +5,25 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use spillway_core::buffer::{Workspace, ZEROES_LEN};
-use spillway_core::sync::{AtomicBool, AtomicU64, Ordering};
+use spillway_core::buffer::{Reserve, Workspace, ZEROES_LEN};
+use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, RangeSet};
 use spillway_core::{
     Answer, BlockDevice, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Kind,
     LocalFuture, Op, Reply, Request, Storage, Submission, mutant,
 };
 
-use super::detached::{Detached, LEFT_BYTES};
 use super::latency::MeanLatencies;
 use super::syncs::Syncs;
 
 /// Bytes of the buffer for memory that is not aligned well enough; longer requests go through it in pieces.
 pub(super) const BOUNCE_LEN: usize = 256 << 10;
+
+/// Dropped requests of a file from which on no other begins, so that a client that comes again and again does not leave more and
+/// more behind. More come only from what had begun before.
+pub(super) const LEFT_MAX: usize = 1024;
+
+/// What a dropped request is reckoned to take besides its buffers: its futures and its task.
+const LEFT_BYTES: u64 = 2 << 10;
 
 /// A file or block device.
 pub struct File {
@@ -40,7 +46,8 @@ pub(super) struct Core {
     punches: AtomicBool,
     zeroes: AtomicBool,
     syncs: Syncs,
-    detached: Detached,
+    /// Of dropped requests that had begun.
+    detached: RangeSet,
     pub(super) latencies: MeanLatencies,
 }
 
@@ -72,7 +79,7 @@ impl File {
             punches: AtomicBool::new(true),
             zeroes: AtomicBool::new(true),
             syncs: Syncs::new(&storage),
-            detached: Detached::default(),
+            detached: RangeSet::new(LEFT_MAX),
             latencies: MeanLatencies::default(),
             storage,
             env,
@@ -125,7 +132,7 @@ impl BlockDevice for File {
 struct InFlight<T: 'static> {
     core: Arc<Core>,
     range: ByteRange,
-    /// Charged from its drop to its end, if it has begun.
+    /// Charged from its drop to its end, if it has begun: its client is no longer there to be charged.
     bytes: u64,
     /// Present while dropped requests are in the way.
     waiting: Option<LocalFuture<()>>,
@@ -145,8 +152,9 @@ impl<T> InFlight<T> {
         }
         let all = mutant::on("file: wait for all that dropped requests left in flight");
         let range = if all { ByteRange::new(0, u64::MAX) } else { self.range };
-        let detached = &self.core.detached;
-        let wait = self.waiting.get_or_insert_with(|| Box::pin(detached.clone().clear_of(range)));
+        let detached = self.core.detached.clone();
+        let clear = async move { detached.clear_of(range).await };
+        let wait = self.waiting.get_or_insert_with(|| Box::pin(clear));
         ready!(wait.as_mut().poll(context));
         self.waiting = None;
         Poll::Ready(())
@@ -174,8 +182,9 @@ impl<T: 'static> Drop for InFlight<T> {
         if !self.begun {
             return;
         }
+        assert!(self.bytes >= LEFT_BYTES, "{} bytes for a request, its futures and its task", self.bytes);
         let held = (!mutant::on("file: forget what a dropped request left in flight"))
-            .then(|| self.core.detached.hold(self.range, self.bytes));
+            .then(|| (self.core.detached.hold(self.range), Reserve::force(self.bytes)));
         self.core.env.spawn_here(Box::pin(async move {
             work.await;
             drop(held);

@@ -4,7 +4,7 @@
 //! flush that failed once fails for ever, because the system forgets what it could not write, and reports that once (see
 //! `syncs`); unless the storage remembers that. A FUA write that failed counts as such a flush. A request that is dropped
 //! while the system has it finishes on its own, and a later request that overlaps it waits for that. What such requests hold
-//! is charged, and bounded in number (see `detached`).
+//! is charged, and bounded in number.
 //!
 //! It has the size that its storage had when it was opened, until it is asked to grow.
 //!
@@ -19,7 +19,6 @@
 //! lent in turn. Locks: the timeout as it is shown, then those of the storage; the set of detached ranges and those of syncs are leaves.
 
 mod config;
-mod detached;
 mod device;
 mod growing;
 mod latency;

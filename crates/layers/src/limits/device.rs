@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use spillway_core::sync::Ordering;
 use spillway_core::{
-    Answer, AtRisk, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Request, Spec,
-    Submission, Table, Unit, Value,
+    Answer, AtRisk, Attribute, BlockDevice, Env, Error, Op, Request, Spec, Submission, Table, Unit, Value,
+    forward,
 };
 
 use super::admission::Core;
@@ -13,7 +13,7 @@ use super::config::{Config, Settings};
 use crate::decisions::Decisions;
 
 /// The top of a stack, with its limits. See the head of this file.
-pub struct Limits {
+pub(crate) struct Limits {
     core: Arc<Core>,
 }
 
@@ -37,13 +37,7 @@ impl Limits {
 }
 
 impl BlockDevice for Limits {
-    fn geometry(&self) -> Geometry {
-        self.core.below.geometry()
-    }
-
-    fn size(&self) -> u64 {
-        self.core.below.size()
-    }
+    forward!(core.below: geometry, extents, verify);
 
     fn submit(&self, request: Request) -> Submission {
         let core = &self.core;
@@ -59,14 +53,6 @@ impl BlockDevice for Limits {
             _ if request.flags.fua => core.durably(request),
             _ => core.change(request),
         }
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.core.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.core.below.verify();
     }
 }
 

@@ -27,5 +27,5 @@ mod tests;
 mod threads;
 
 pub use config::Config;
-pub(crate) use device::attributes;
-pub use device::{Limits, declarations};
+pub use device::declarations;
+pub(crate) use device::{Limits, attributes};

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Preset, Request, Seam,
-    Submission, Table, Type, Unit,
+    Answer, BlockDevice, Env, Error, Op, Preset, Request, Seam, Submission, Table, Type, Unit, forward,
 };
 
 use crate::open_context::{Below, Open, OpenContext, OpenDevice};
@@ -42,7 +41,7 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// Delays over `below`; [`Kind::Invalid`] for a number outside its range.
+    /// Delays over `below`; [`spillway_core::Kind::Invalid`] for a number outside its range.
     pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self { below: Seam::new(below), env, settings: Settings::new(config)? }))
     }
@@ -68,9 +67,7 @@ impl Open<Below> for Config {
 }
 
 impl BlockDevice for Delay {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
+    forward!(below: geometry, extents, verify);
 
     fn submit(&self, request: Request) -> Submission {
         let wait = self.wait(request.op);
@@ -83,14 +80,6 @@ impl BlockDevice for Delay {
             below.submit(request).await
         })
     }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
-    }
 }
 
 /// The attributes of `delay`.
@@ -102,7 +91,7 @@ pub fn attributes(delay: Arc<Delay>) -> Table<Delay> {
 mod tests {
     use super::*;
     use crate::small::null::{self, Null};
-    use spillway_core::{Attributes, IoBuf};
+    use spillway_core::{Attributes, ByteRange, IoBuf};
     use spillway_sim::world::World;
 
     fn delay(config: &Config, world: &Arc<World>) -> Arc<Delay> {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{
-    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Preset, Request, Seam,
-    Spec, Submission, Table, Type, Unit, Value,
+    Answer, Attribute, BlockDevice, ByteRange, Env, Error, Kind, Op, Preset, Request, Seam, Spec, Submission,
+    Table, Type, Unit, Value, forward,
 };
 
 use crate::open_context::{Below, Open, OpenContext, OpenDevice};
@@ -164,7 +164,7 @@ impl Progress {
 }
 
 /// See the head of this file.
-pub struct FaultInjector {
+pub(crate) struct FaultInjector {
     below: Seam,
     env: Arc<dyn Env>,
     armed: AtomicBool,
@@ -174,7 +174,7 @@ pub struct FaultInjector {
 
 impl FaultInjector {
     /// Faults over `below`; [`Kind::Invalid`] for a value that is not allowed.
-    pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn new(config: &Config, below: Below, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
         let plan = Settings::new(config)?;
         let armed = AtomicBool::new(plan.can_fail());
         Ok(Arc::new(Self { below: Seam::new(below), env, armed, plan, progress: Mutex::default() }))
@@ -219,23 +219,13 @@ impl Open<Below> for Config {
 }
 
 impl BlockDevice for FaultInjector {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
+    forward!(below: geometry, extents, verify);
 
     fn submit(&self, request: Request) -> Submission {
         match self.strike(&request) {
             Some(kind) => Answer::Done(request.answer(Err(kind))),
             None => self.below.submit(request),
         }
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
     }
 }
 
@@ -255,7 +245,7 @@ static ROWS: &[Attribute<FaultInjector>] = &[
 ];
 
 /// The attributes of `fault`.
-pub fn attributes(fault: Arc<FaultInjector>) -> Table<FaultInjector> {
+fn attributes(fault: Arc<FaultInjector>) -> Table<FaultInjector> {
     Table::new(fault, ROWS).with(Settings::ROWS, |fault| &fault.plan, |_, _| {})
 }
 

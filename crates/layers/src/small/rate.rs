@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, BlockDevice, ByteRange, Env, Error, Extent, Geometry, Kind, Preset, Request, Seam, Submission,
-    Table, Type, Unit,
+    Answer, BlockDevice, ByteRange, Env, Error, Geometry, Preset, Request, Seam, Submission, Table, Type,
+    Unit, forward,
 };
 
 use crate::open_context::{Below, Open, OpenContext, OpenDevice};
@@ -54,7 +54,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A limit over `below`; [`Kind::Invalid`] for a number outside its range.
+    /// A limit over `below`; [`spillway_core::Kind::Invalid`] for a number outside its range.
     pub fn new(config: &Config, below: Arc<dyn BlockDevice>, env: Arc<dyn Env>) -> Result<Arc<Self>, Error> {
         Ok(Arc::new(Self {
             rotational: below.geometry().rotational || config.seek_us > 0,
@@ -112,13 +112,7 @@ impl BlockDevice for Rate {
         })
     }
 
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
-    }
+    forward!(below: extents, verify);
 }
 
 /// The attributes of `rate`.

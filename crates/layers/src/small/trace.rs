@@ -11,8 +11,8 @@ use std::time::Duration;
 use spillway_core::stats::Counters;
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Column, Env, Error, Extent, Flags, Geometry,
-    Kind, Op, Preset, Request, Seam, Spec, Submission, Table, Type, Unit, Value,
+    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Column, Env, Error, Flags, Kind, Op, Preset,
+    Request, Seam, Spec, Submission, Table, Type, Unit, Value, forward,
 };
 
 use crate::about;
@@ -28,19 +28,19 @@ options! {
 
 /// One request that passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceRecord {
+struct TraceRecord {
     /// Position in the order of answers, from 0.
-    pub sequence: u64,
+    sequence: u64,
     /// What was asked.
-    pub op: Op,
+    op: Op,
     /// Where.
-    pub range: ByteRange,
+    range: ByteRange,
     /// How.
-    pub flags: Flags,
+    flags: Flags,
     /// The answer; `None` for a request withdrawn before it had one.
-    pub result: Option<Result<(), Kind>>,
+    result: Option<Result<(), Kind>>,
     /// From submission to answer.
-    pub latency: Duration,
+    latency: Duration,
 }
 
 /// What a record shows.
@@ -157,7 +157,7 @@ impl Drop for TracedRequest {
 }
 
 /// See the head of this file.
-pub struct Trace {
+struct Trace {
     below: Seam,
     log: Arc<Log>,
 }
@@ -165,7 +165,7 @@ pub struct Trace {
 impl Trace {
     /// A trace over `below`, its ring charged to `budget`; [`Kind::Invalid`] for a number outside its range,
     /// [`Kind::NoSpace`] where the budget has no room.
-    pub fn new(
+    fn new(
         config: &Config,
         below: Arc<dyn BlockDevice>,
         env: Arc<dyn Env>,
@@ -183,7 +183,7 @@ impl Trace {
     }
 
     /// The records in the ring, oldest first.
-    pub fn records(&self) -> Vec<TraceRecord> {
+    fn records(&self) -> Vec<TraceRecord> {
         self.log.ring.lock().records.iter().copied().collect()
     }
 
@@ -208,9 +208,7 @@ impl Open<Below> for Config {
 }
 
 impl BlockDevice for Trace {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
+    forward!(below: geometry, extents, verify);
 
     fn submit(&self, request: Request) -> Submission {
         let traced = TracedRequest::new(self.log.clone(), &request);
@@ -225,14 +223,6 @@ impl BlockDevice for Trace {
                 reply
             }),
         }
-    }
-
-    fn extents(&self, range: ByteRange, count_max: usize) -> Answer<Result<Vec<Extent>, Kind>> {
-        self.below.extents(range, count_max)
-    }
-
-    fn verify(&self) {
-        self.below.verify();
     }
 }
 
@@ -265,7 +255,7 @@ static ROWS: &[Attribute<Trace>] = &[
 ];
 
 /// The attributes of `trace`.
-pub fn attributes(trace: Arc<Trace>) -> Table<Trace> {
+fn attributes(trace: Arc<Trace>) -> Table<Trace> {
     Table::new(trace, ROWS)
 }
 

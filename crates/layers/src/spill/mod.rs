@@ -35,7 +35,6 @@ mod store;
 mod upkeep;
 
 pub use batch::Batch;
-pub use opening::keeping::RecordVisitor;
 pub use reading::Pinned;
 pub use settings::{Keep, Settings};
 pub use stopping::WholeDevice;

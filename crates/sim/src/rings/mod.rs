@@ -144,10 +144,9 @@ impl ConversationHost for Rings {
         Ok(memory)
     }
 
-    fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
-        let memory = MachineMemory::new(len);
-        self.made = Some(memory.clone());
-        Ok((self.descriptor(), memory))
+    fn create(&mut self, len: u64) -> Result<OwnedFd, Error> {
+        self.made = Some(MachineMemory::new(len));
+        Ok(self.descriptor())
     }
 
     fn set_event(&mut self, index: usize, event: EventOf, _: Option<OwnedFd>) -> Result<(), Error> {

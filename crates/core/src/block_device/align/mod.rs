@@ -243,9 +243,7 @@ impl Aligned {
         let whole = block.cover(piece);
         // A lone block is read where it stays.
         let edge_len = if whole.len == block.bytes() { 0 } else { block.bytes() };
-        let mut bufs = self.workspace.take_each(&[whole.len as usize, edge_len as usize]).await;
-        let edge_buf = bufs.pop().expect("two were taken");
-        let mut buf = bufs.pop().expect("two were taken");
+        let [mut buf, edge_buf] = self.workspace.take_both([whole.len as usize, edge_len as usize]).await;
         let gated = if mutant::on("align: hold the gate of the first edge alone") { 1 } else { 2 };
         let alone = edges(block, piece)
             .take(gated)

@@ -50,7 +50,7 @@ pub(super) fn edges(block: BlockSize, range: ByteRange) -> impl Iterator<Item = 
         let inside_end = inside.offset + inside.len;
         (ByteRange::new(start, inside.offset - start), ByteRange::new(inside_end, end - inside_end))
     } else {
-        let boundary = (block.index_of(start).0 + 1) * block.bytes();
+        let boundary = block.cover(ByteRange::new(start, 0)).offset + block.bytes();
         let split = boundary.min(end);
         (ByteRange::new(start, split - start), ByteRange::new(split, end - split))
     };

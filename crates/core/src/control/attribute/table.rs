@@ -8,16 +8,16 @@ use crate::block_device::device::Answer;
 use crate::error::{Error, Kind};
 
 /// Reads an attribute of `T`.
-pub type Get<T> = fn(&T) -> Value;
+type Get<T> = fn(&T) -> Value;
 
 /// Reads the lines of an attribute of `T` from a place on: 0, or where the excerpt before ended. Takes a bounded time.
-pub type Walk<T> = fn(&T, u64) -> Result<Excerpt, Error>;
+type Walk<T> = fn(&T, u64) -> Result<Excerpt, Error>;
 
 /// Changes an attribute of `T`, to a value that the declaration allows.
-pub type Set<T> = fn(&T, Value) -> Result<(), Error>;
+type Set<T> = fn(&T, Value) -> Result<(), Error>;
 
 /// Begins a change of `T` that may take long. It goes on if the answer is dropped.
-pub type Begin<T> = fn(&T, Value) -> Answer<Result<(), Error>>;
+type Begin<T> = fn(&T, Value) -> Answer<Result<(), Error>>;
 
 /// A declaration, and how a `T` is read and changed.
 pub struct Attribute<T: 'static> {

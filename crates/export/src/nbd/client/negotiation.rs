@@ -34,11 +34,13 @@ pub(super) struct Described {
     pub(super) payload_len_max: u32,
     /// The number of `base:allocation`, where it was selected.
     pub(super) allocation: Option<u32>,
-    structured: bool,
+    /// Whether replies to reads come in chunks.
+    pub(super) structured: bool,
 }
 
 impl Described {
-    const NOTHING: Self = Self {
+    /// Of a server that says nothing.
+    pub(super) const NOTHING: Self = Self {
         size: 0,
         flags: 0,
         block: 1,
@@ -48,20 +50,9 @@ impl Described {
         structured: false,
     };
 
-    /// Of a server that says nothing but that.
-    #[cfg(test)]
-    pub(super) fn for_tests(structured: bool, allocation: Option<u32>) -> Self {
-        Self { structured, allocation, ..Self::NOTHING }
-    }
-
     /// Whether the export can do what `flag` stands for.
     pub(super) fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
-    }
-
-    /// Whether replies to reads come in chunks.
-    pub(super) fn is_structured(&self) -> bool {
-        self.structured
     }
 }
 

@@ -199,9 +199,7 @@ impl Transmission {
         let (header, _) = ReplyHeader::decode(item).ok_or("a reply cannot be read")?;
         match header {
             ReplyHeader::Simple { error, cookie } => self.simple(error, cookie, sent),
-            ReplyHeader::Chunk(_) if !self.described.is_structured() => {
-                Err("a reply comes in chunks unasked")
-            }
+            ReplyHeader::Chunk(_) if !self.described.structured => Err("a reply comes in chunks unasked"),
             ReplyHeader::Chunk(chunk) => self.chunk(chunk, sent),
         }
     }

@@ -93,6 +93,14 @@ fn short() -> Error {
     refused("it is shorter than its kind")
 }
 
+/// What is `wanted`, if it was offered.
+fn among(what: &str, offered: u64, wanted: u64) -> Result<u64, Error> {
+    match wanted & !offered {
+        0 => Ok(wanted),
+        unknown => Err(refused(format!("it asks for {what} that were not offered: {unknown:#x}"))),
+    }
+}
+
 fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
     <[OwnedFd; 1]>::try_from(descriptors)
         .map(|[descriptor]| descriptor)
@@ -133,26 +141,6 @@ impl VhostUserSession {
             None => Ok(queue),
             Some(_) => Err(refused(format!("queue {index} is running"))),
         }
-    }
-
-    fn set_features(&mut self, wanted: u64) -> Result<(), Error> {
-        let unknown = wanted & !self.offered();
-        if unknown != 0 {
-            return Err(refused(format!("it asks for features that were not offered: {unknown:#x}")));
-        }
-        self.features = wanted;
-        Ok(())
-    }
-
-    fn set_protocol_features(&mut self, wanted: u64) -> Result<(), Error> {
-        let unknown = wanted & !protocol_feature::ALL;
-        if unknown != 0 {
-            return Err(refused(format!(
-                "it asks for protocol features that were not offered: {unknown:#x}"
-            )));
-        }
-        self.protocol_features = wanted;
-        Ok(())
     }
 
     fn set_size(&mut self, body: &[u8]) -> Result<(), Error> {
@@ -236,8 +224,11 @@ impl VhostUserSession {
         use crate::fields::Fields;
         let number = || Fields::of(body).u64().ok_or_else(short);
         match head.request {
-            request::SET_FEATURES => self.set_features(number()?),
-            request::SET_PROTOCOL_FEATURES => self.set_protocol_features(number()?),
+            request::SET_FEATURES => {
+                among("features", self.offered(), number()?).map(|wanted| self.features = wanted)
+            }
+            request::SET_PROTOCOL_FEATURES => among("protocol features", protocol_feature::ALL, number()?)
+                .map(|wanted| self.protocol_features = wanted),
             request::SET_OWNER | request::RESET_OWNER => Ok(()),
             request::SET_MEM_TABLE => self.set_memory(body, files, host),
             request::ADD_MEM_REG => self.add_memory(body, files, host),

@@ -95,10 +95,10 @@ impl VhostUserSession {
             return Err(refused(format!("it asks for {queues} queues of {size} entries")));
         }
         let len = total_len(queues, size);
-        let (file, _) = host.create(len)?;
+        let descriptor = Some(host.create(len)?);
         let made = InflightFile { len, offset: 0, queues, size };
         let bytes = answer(request::GET_INFLIGHT_FD, &made.encode());
-        Ok(MessageResponse { bytes, descriptor: Some(file) })
+        Ok(MessageResponse { bytes, descriptor })
     }
 
     pub(super) fn set_inflight(

@@ -276,10 +276,9 @@ impl ConversationHost for ToyHost {
         }
     }
 
-    fn create(&mut self, len: u64) -> Result<(OwnedFd, Arc<dyn SharedMemory>), Error> {
-        let heap = Heap::new(len);
-        self.made = Some(heap.clone());
-        Ok((descriptor(), heap))
+    fn create(&mut self, len: u64) -> Result<OwnedFd, Error> {
+        self.made = Some(Heap::new(len));
+        Ok(descriptor())
     }
 
     fn set_event(&mut self, _: usize, _: EventOf, _: Option<OwnedFd>) -> Result<(), Error> {

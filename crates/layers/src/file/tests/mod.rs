@@ -17,7 +17,7 @@ use spillway_sim::disk::{Call, Disk, Effect, Fault, Latency, Medium, Plan};
 use spillway_sim::world::World;
 
 use super::File;
-use super::detached::LEFT_MAX;
+use super::device::LEFT_MAX;
 
 struct House {
     world: Arc<World>,

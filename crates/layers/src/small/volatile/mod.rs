@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use spillway_core::{
     Answer, Attribute, BlockDevice, Budget, ByteRange, Env, Error, Extent, Geometry, Kind, Op, Request, Seam,
-    Spec, Submission, Table, Type, Unit, Value, mutant,
+    Spec, Submission, Table, Type, Unit, Value, forward, mutant,
 };
 
 use self::config::Settings;
@@ -32,14 +32,14 @@ use crate::options::Field;
 pub use self::config::Config;
 
 /// See the head of this file.
-pub struct Volatile {
+struct Volatile {
     drive: Arc<Drive>,
 }
 
 impl Volatile {
     /// An empty cache over `below`; [`Kind::Invalid`] for a value that is not allowed, [`Kind::NoSpace`] where `budget` has no
     /// room for a block.
-    pub fn new(
+    fn new(
         config: &Config,
         below: Below,
         env: Arc<dyn Env>,
@@ -89,9 +89,7 @@ impl BlockDevice for Volatile {
         self.drive.below.extents(range, count_max)
     }
 
-    fn verify(&self) {
-        self.drive.below.verify();
-    }
+    forward!(drive.below: verify);
 }
 
 static ROWS: &[Attribute<Volatile>] = &[
@@ -116,6 +114,6 @@ static ROWS: &[Attribute<Volatile>] = &[
 ];
 
 /// The attributes of `volatile`.
-pub fn attributes(volatile: Arc<Volatile>) -> Table<Volatile> {
+fn attributes(volatile: Arc<Volatile>) -> Table<Volatile> {
     Table::new(volatile, ROWS).with(Settings::ROWS, |volatile| &volatile.drive.settings, |_, _| {})
 }

@@ -10,7 +10,7 @@ use crate::spill::segments::SegmentState;
 use crate::spill::store::{Count, Location, Spilled, Store};
 
 /// Is handed each record that the file keeps. [`Kind::Corrupt`] where it cannot be one of the device's; any other error is that of memory.
-pub type RecordVisitor<'a> = &'a mut dyn FnMut(Spilled) -> Result<(), Kind>;
+pub(super) type RecordVisitor<'a> = &'a mut dyn FnMut(Spilled) -> Result<(), Kind>;
 
 impl Store {
     /// Hands the live records of the checkpoint to `keep`, and takes their segments as they are. Writes nothing.

@@ -1,7 +1,7 @@
 //! How a spill file is opened: it begins empty, or with what it keeps.
 
 mod examining;
-pub(super) mod keeping;
+mod keeping;
 
 use std::sync::Arc;
 

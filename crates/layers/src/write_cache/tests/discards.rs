@@ -160,27 +160,11 @@ fn it_keeps_the_contract_over_poor_origins() {
     for (discards, fast_zeroes) in [(true, false), (false, true), (false, false)] {
         let house = House::new(1 << 20, 128 << 10);
         let below = house.device(0);
-        let origin = Arc::new(Plain { below, discards, fast_zeroes });
+        let geometry = Geometry { discards, fast_zeroes, ..below.geometry() };
+        let origin = by_way_as(geometry, below, |below, request| below.submit(request));
         let (device, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
         let run = |submission: Submission| house.world.run(submission);
         contract::check(&Subject { device, run: &run, stores: true });
-    }
-}
-
-/// The same without notes.
-struct Plain {
-    below: Arc<dyn BlockDevice>,
-    discards: bool,
-    fast_zeroes: bool,
-}
-
-impl BlockDevice for Plain {
-    fn geometry(&self) -> Geometry {
-        Geometry { discards: self.discards, fast_zeroes: self.fast_zeroes, ..self.below.geometry() }
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        self.below.submit(request)
     }
 }
 

@@ -150,15 +150,15 @@ impl Drop for House {
 }
 
 /// A device that is asked by way of a function.
-struct ByWay<F>(Arc<dyn BlockDevice>, F);
+struct ByWay<F>(Arc<dyn BlockDevice>, Geometry, F);
 
 impl<F: Fn(&dyn BlockDevice, Request) -> Submission + Send + Sync> BlockDevice for ByWay<F> {
     fn geometry(&self) -> Geometry {
-        self.0.geometry()
+        self.1
     }
 
     fn submit(&self, request: Request) -> Submission {
-        (self.1)(&*self.0, request)
+        (self.2)(&*self.0, request)
     }
 }
 
@@ -166,7 +166,16 @@ fn by_way_of<F>(below: Arc<dyn BlockDevice>, ask: F) -> Arc<dyn BlockDevice>
 where
     F: Fn(&dyn BlockDevice, Request) -> Submission + Send + Sync + 'static,
 {
-    Arc::new(ByWay(below, ask))
+    let geometry = below.geometry();
+    by_way_as(geometry, below, ask)
+}
+
+/// The same of a device that says something else of itself.
+fn by_way_as<F>(geometry: Geometry, below: Arc<dyn BlockDevice>, ask: F) -> Arc<dyn BlockDevice>
+where
+    F: Fn(&dyn BlockDevice, Request) -> Submission + Send + Sync + 'static,
+{
+    Arc::new(ByWay(below, geometry, ask))
 }
 
 /// A superblock as the reference describes it.

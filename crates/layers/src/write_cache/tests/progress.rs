@@ -34,38 +34,24 @@ fn a_drain_that_fails_is_over() {
     assert_eq!(house.registry.progress(), []);
 }
 
-/// An origin without room for a while.
-struct Full {
-    below: Arc<dyn BlockDevice>,
-    is_full: AtomicBool,
-    refused: AtomicU64,
-}
-
-impl BlockDevice for Full {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        if request.op == Op::Write && self.is_full.load(Ordering::Relaxed) {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return Answer::Done(request.answer(Err(Kind::Exhausted)));
-        }
-        self.below.submit(request)
-    }
-}
-
 /// A stop writes back what a drain before it has tried in vain.
 #[test]
 fn a_stop_beside_a_drain_that_has_failed_tries_again() {
     let house = House::slow(1 << 26, 1 << 26);
-    let (is_full, refused) = (AtomicBool::new(true), AtomicU64::new(0));
-    let origin = Arc::new(Full { below: house.device(0), is_full, refused });
-    let (cache, _) = house.open_over(&config(), origin.clone(), house.device(1)).unwrap();
+    let (is_full, refused) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let (full, count) = (is_full.clone(), refused.clone());
+    let origin = by_way_of(house.device(0), move |below, request| {
+        if request.op == Op::Write && full.load(Ordering::Relaxed) {
+            count.fetch_add(1, Ordering::Relaxed);
+            return Answer::Done(request.answer(Err(Kind::Exhausted)));
+        }
+        below.submit(request)
+    });
+    let (cache, _) = house.open_over(&config(), origin, house.device(1)).unwrap();
     (0..40).for_each(|run| house.write(&cache, 100 * run, 1, 50));
     cache.core.drain(false).unwrap();
-    house.wait_for("a refusal", || origin.refused.load(Ordering::Relaxed) > 0);
-    origin.is_full.store(false, Ordering::Relaxed);
+    house.wait_for("a refusal", || refused.load(Ordering::Relaxed) > 0);
+    is_full.store(false, Ordering::Relaxed);
     assert_eq!(show(&cache, "drain_state"), "running", "the rest of it takes time");
     set(&cache, "message", "flush_on_suspend").unwrap();
     let stopped = Answer::pending({

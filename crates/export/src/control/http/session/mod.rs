@@ -124,30 +124,6 @@ impl HttpSession {
     fn answer(&mut self, response: &Response) {
         response.send(self.closing, self.head_only, &mut self.output);
     }
-
-    /// Goes on with what is under way; whether it is complete.
-    fn proceed(&mut self, context: &mut Context<'_>) -> bool {
-        let response = match &mut self.doing {
-            Doing::Nothing => return false,
-            Doing::Waiting(operation, answer) => match Pin::new(answer).poll(context) {
-                Poll::Pending => return false,
-                Poll::Ready(Ok(reply)) => routes::render(reply, self.rights.changes()),
-                Poll::Ready(Err(error)) => routes::failure(&*self.catalog, operation, &error),
-            },
-            Doing::Gathering(scrape) => loop {
-                if work::spent() {
-                    return false;
-                }
-                work::spend(REQUEST_UNITS);
-                if let Some(text) = scrape.step(&*self.catalog) {
-                    break Response::new(ContentType::Metrics, text);
-                }
-            },
-        };
-        self.doing = Doing::Nothing;
-        self.answer(&response);
-        true
-    }
 }
 
 impl Session for HttpSession {
@@ -175,7 +151,25 @@ impl Session for HttpSession {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {
-        self.proceed(context);
+        let response = match &mut self.doing {
+            Doing::Nothing => return,
+            Doing::Waiting(operation, answer) => match Pin::new(answer).poll(context) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(reply)) => routes::render(reply, self.rights.changes()),
+                Poll::Ready(Err(error)) => routes::failure(&*self.catalog, operation, &error),
+            },
+            Doing::Gathering(scrape) => loop {
+                if work::spent() {
+                    return;
+                }
+                work::spend(REQUEST_UNITS);
+                if let Some(text) = scrape.step(&*self.catalog) {
+                    break Response::new(ContentType::Metrics, text);
+                }
+            },
+        };
+        self.doing = Doing::Nothing;
+        self.answer(&response);
     }
 
     fn output(&mut self) -> &mut Output {

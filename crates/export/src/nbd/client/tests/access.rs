@@ -28,7 +28,7 @@ fn access(link: Arc<Link>) -> Arc<Access> {
     let budget = Budget::new(Budget::UNLIMITED);
     Arc::new(Access {
         link,
-        described: Described::for_tests(true, None),
+        described: Described { structured: true, ..Described::NOTHING },
         geometry: Geometry::in_memory(1 << 20),
         journal: Workspace::new("tests", &budget, BLOCKS * BLOCK).unwrap(),
         _charge: budget.hold(1).unwrap(),

@@ -72,13 +72,11 @@ fn what_a_server_says_of_an_export_is_taken_from_pieces_of_any_length() {
         let described = shake_hands(&server, piece).unwrap();
         assert_eq!((described.size, described.block, described.preferred), (1 << 20, 512, 4096));
         assert_eq!((described.payload_len_max, described.allocation), (1 << 20, Some(7)));
-        assert!(
-            described.has(flag::SEND_FLUSH) && described.is_structured() && !described.has(flag::SEND_TRIM)
-        );
+        assert!(described.has(flag::SEND_FLUSH) && described.structured && !described.has(flag::SEND_TRIM));
     }
     let simple = Server { structured: rep::ERR_UNSUP, ..server };
     let described = shake_hands(&simple, 8).unwrap();
-    assert!(!described.is_structured() && described.allocation.is_none());
+    assert!(!described.structured && described.allocation.is_none());
 }
 
 #[test]

@@ -21,9 +21,8 @@ use crate::nbd::wire::{self, cmd, flag};
 const SIZE: u64 = 1 << 20;
 
 fn export(flags: u16) -> Described {
-    let mut described = Described::for_tests(true, Some(3));
-    (described.size, described.flags) = (SIZE, flag::HAS_FLAGS | flags);
-    described
+    let (flags, allocation) = (flag::HAS_FLAGS | flags, Some(3));
+    Described { size: SIZE, flags, allocation, structured: true, ..Described::NOTHING }
 }
 
 /// What the check says of an export that had `first` flags and has others now.

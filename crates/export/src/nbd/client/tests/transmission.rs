@@ -25,7 +25,7 @@ struct Conversation {
 }
 
 fn described(structured: bool) -> Described {
-    Described::for_tests(structured, Some(3))
+    Described { structured, allocation: Some(3), ..Described::NOTHING }
 }
 
 impl Conversation {
@@ -208,7 +208,7 @@ fn extents_that_are_asked_for_again_are_those_of_the_last_answer() {
 #[test]
 fn all_is_stored_where_a_connection_has_no_extents() {
     for structured in [true, false] {
-        let transmission = Transmission::new(Described::for_tests(structured, None));
+        let transmission = Transmission::new(Described { structured, ..Described::NOTHING });
         let mut conversation = Conversation { transmission, out: Output::default() };
         let mut all = conversation.status(10);
         let Body::Status { extents, .. } = answered(&mut all).expect("nobody has to be asked").body else {

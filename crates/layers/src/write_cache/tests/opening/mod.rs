@@ -282,23 +282,12 @@ fn a_smaller_origin_is_refused_while_the_cache_holds_something_and_a_larger_one_
     empty.open(&config()).expect("nothing is missing there");
 }
 
-/// An origin that says who has written to it.
-struct Signed(Arc<dyn BlockDevice>, Writers);
-
-impl BlockDevice for Signed {
-    fn geometry(&self) -> Geometry {
-        Geometry { writers: Some(self.1), ..self.0.geometry() }
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        self.0.submit(request)
-    }
-}
-
 #[test]
 fn an_origin_that_another_host_has_written_to_is_refused_with_what_the_cache_holds() {
     let open = |house: &House, last| {
-        let origin = Arc::new(Signed(house.device(0), Writers { last, own: 9 }));
+        let below = house.device(0);
+        let geometry = Geometry { writers: Some(Writers { last, own: 9 }), ..below.geometry() };
+        let origin = by_way_as(geometry, below, |below, request| below.submit(request));
         house.open_over(&config(), origin, house.device(1))
     };
     let house = House::new(MIB, MIB);

@@ -3,23 +3,6 @@
 use super::*;
 use crate::write_cache::format::{Entry, Layout};
 
-/// A device that notes what it is asked for.
-struct Noted {
-    below: Seam,
-    asked: Mutex<Vec<Op>>,
-}
-
-impl BlockDevice for Noted {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
-    }
-
-    fn submit(&self, request: Request) -> Submission {
-        self.asked.lock().push(request.op);
-        self.below.submit(request)
-    }
-}
-
 /// A server that was killed may have left a superblock in the disk's cache: were older versions cleared for its sake, and then the
 /// power lost, neither would be there.
 #[test]
@@ -34,10 +17,15 @@ fn what_was_read_is_durable_before_anything_is_cleared_and_that_before_it_is_use
     let layout = Layout::largest(1 << 20, 0, spillway_core::BlockSize::PAGE).unwrap();
     let older = Entry { original_sector: 0, seq_count: 0 };
     house.put(1, layout.entry_offset(100), &older.encode());
-    let noted = Arc::new(Noted { below: Seam::new(house.device(1)), asked: Mutex::default() });
-    let (cache, found) = house.open_over(&config(), house.device(0), noted.clone()).unwrap();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let noted = asked.clone();
+    let device = by_way_of(house.device(1), move |below, request| {
+        noted.lock().push(request.op);
+        below.submit(request)
+    });
+    let (cache, found) = house.open_over(&config(), house.device(0), device).unwrap();
     assert!(found.contains(" entries cleared") && !found.contains(" 0 entries cleared"), "{found}");
-    let changes: Vec<Op> = noted.asked.lock().iter().copied().filter(|&op| op != Op::Read).collect();
+    let changes: Vec<Op> = asked.lock().iter().copied().filter(|&op| op != Op::Read).collect();
     assert_eq!(changes, [Op::Flush, Op::Write, Op::Flush]);
     assert_eq!(house.read(cache, 0, 4096), [2; 4096]);
 }
