@@ -279,6 +279,8 @@ impl Core {
         let pause = Duration::from_millis(self.settings.pause_writeback());
         match self.space.count() {
             0 => Duration::ZERO,
+            // What clients write to other blocks goes there without end, and would keep these here as long.
+            _ if self.settings.cleaner.get() => Duration::ZERO,
             _ => self.bypass.window.lock().rest(self.env.coarse_now(), pause).min(REST_MAX),
         }
     }
