@@ -241,3 +241,31 @@ fn long_reads_and_walks_over_extents_give_way() {
     assert!(seen.len() >= BLOCKS as usize / SLICE / 2, "{} steps", seen.len());
     large.world.power_off();
 }
+
+/// A long write publishes its blocks in slices. One that is withdrawn in between leaves nothing reserved, and keeps nobody from a commit.
+#[test]
+fn a_long_write_gives_way() {
+    const SLICE: usize = crate::write_cache::index::LOOKS;
+    const LONG: usize = 32 << 20;
+    let large = Large::new(5);
+    let core = &large.cache.core;
+    let held = || core.index.held() as usize;
+    let write = Request::write(PIECE / 2, IoBuf::new(LONG));
+    let seen = steps(&large.world, Seam::new(large.cache.clone()).submit(write), held);
+    assert_eq!(seen.last(), Some(&(LONG / SMALL as usize)));
+    let apart = seen.windows(2).map(|pair| pair[0].abs_diff(pair[1])).max().unwrap();
+    assert!(apart <= SLICE, "{apart} blocks in one step");
+    let (before, write) = (held(), Request::write(100 * PIECE, IoBuf::new(LONG)));
+    let mut answer = Box::pin(async { Seam::new(large.cache.clone()).submit(write).await });
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while held() == before {
+        assert!(answer.as_mut().poll(&mut context).is_pending(), "it has slices to go");
+        large.world.go_on();
+    }
+    drop(answer);
+    assert_eq!((core.space.reserved(), core.journal.writers()), (0, 0));
+    assert_eq!(u64::from(core.space.count() + core.index.held()), core.layout.n_blocks);
+    large.flush();
+    assert_eq!(core.journal.uncommitted(), 0);
+    large.world.power_off();
+}
