@@ -163,6 +163,33 @@ fn a_flush_after_a_discard_of_everything_is_answered_soon() {
     }
 }
 
+/// Discards at the same time leave no more to be cleared than one alone.
+#[test]
+fn discards_together_leave_as_few_entries_as_one() {
+    const TOGETHER: u64 = 10;
+    let large = Large::new(5);
+    large.write_all();
+    large.flush();
+    let ended: Rc<Cell<u64>> = Rc::default();
+    for nth in 0..TOGETHER {
+        let len = BLOCKS / TOGETHER * SMALL;
+        let discard = Request::bare(Op::Discard, ByteRange::new(nth * len, len));
+        let (answer, ended) = (Seam::new(large.cache.clone()).submit(discard), ended.clone());
+        large.world.spawn_here(Box::pin(async move {
+            assert_eq!(answer.await.result, Ok(()));
+            ended.set(ended.get() + 1);
+        }));
+    }
+    let mut most = 0;
+    while ended.get() < TOGETHER {
+        assert!(large.world.go_on());
+        most = most.max(large.cache.core.journal.stale());
+    }
+    assert!(most <= 300_000, "{most} entries were to be cleared at once");
+    assert_eq!(show(&large.cache, "dirty_blocks"), "0");
+    large.world.power_off();
+}
+
 /// A discard walks the index in slices: others have their turn in between.
 #[test]
 fn a_discard_of_everything_gives_way() {
