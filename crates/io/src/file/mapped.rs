@@ -1,4 +1,5 @@
-//! A file or DAX device as memory: calls of [`Storage`] that copy, and are done when they return. Only msync takes longer, and has a thread.
+//! A file or DAX device as memory: calls of [`Storage`] that copy, in pieces between which others have their turn. Only msync waits, and
+//! has a thread.
 //!
 //! Durable without a system call is a mapping of persistent memory (MAP_SYNC) or of tmpfs, which is as durable as it gets: bytes go past
 //! the processor's caches to memory, each write ends with a fence, and `sync` has nothing left to do. On other files, and on other
@@ -8,6 +9,7 @@
 //! allocated when the file is mapped, because a page that cannot be had later, or that others cut off, ends the process (SIGBUS).
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,9 +21,13 @@ use spillway_core::storage::Moved;
 use spillway_core::{ByteRange, FallocateMode, Geometry, IoBuf, Kind, LocalFuture, Storage};
 
 use crate::mutant;
+use crate::runtime::env::yield_now;
 use crate::runtime::turns::Turns;
 
 const PAGE: usize = 4096;
+
+/// Bytes that are copied before others have their turn.
+const PIECE: usize = 512 << 10;
 
 /// Type of tmpfs in `statfs`.
 const TMPFS: i64 = 0x0102_1994;
@@ -184,6 +190,18 @@ fn ready<T: 'static>(value: T) -> LocalFuture<T> {
     Box::pin(std::future::ready(value))
 }
 
+/// Pieces of a copy.
+fn pieces(of: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    of.clone().step_by(PIECE).map(move |start| start..of.end.min(start + PIECE))
+}
+
+/// Lets others have their turn where `copied` bytes were copied before.
+async fn give_way_before(copied: usize) {
+    if copied > 0 {
+        yield_now().await;
+    }
+}
+
 impl MappedFile {
     /// Makes what was written to a range durable; where that is a system call that may take long, on a thread of its own.
     fn settle(&self, at: usize, len: usize) -> LocalFuture<Result<(), Kind>> {
@@ -205,9 +223,12 @@ impl Storage for MappedFile {
     }
 
     fn read(&self, at: u64, mut buf: IoBuf, done: usize) -> LocalFuture<Moved> {
-        let mapping = self.mapping.clone();
+        let (at, mapping) = (at as usize, self.mapping.clone());
         Box::pin(async move {
-            mapping.read(at as usize, &mut buf[done..]);
+            for piece in pieces(done..buf.len()) {
+                give_way_before(piece.start - done).await;
+                mapping.read(at + piece.start - done, &mut buf[piece]);
+            }
             (Ok(buf.len() - done), buf)
         })
     }
@@ -217,7 +238,10 @@ impl Storage for MappedFile {
         let (mapping, how) = (self.mapping.clone(), self.durable);
         let settled = durable.then(|| self.settle(at, len));
         Box::pin(async move {
-            mapping.write(at, &buf[done..], how);
+            for piece in pieces(done..buf.len()) {
+                give_way_before(piece.start - done).await;
+                mapping.write(at + piece.start - done, &buf[piece], how);
+            }
             let result = if let Some(settled) = settled { settled.await } else { Ok(()) };
             (result.map(|()| len), buf)
         })
@@ -236,8 +260,10 @@ impl Storage for MappedFile {
 mod tests {
     use super::super::tests::Loop;
     use super::super::{FileOptions, open};
+    use super::PIECE;
     use crate::block_on;
-    use spillway_core::{IoBuf, OpenStorage};
+    use spillway_core::storage::Moved;
+    use spillway_core::{IoBuf, LocalFuture, OpenStorage};
 
     fn keeps_bytes(folder: &std::path::Path) {
         let path = folder.join(format!("spillway-mapped-{}", std::process::id()));
@@ -264,6 +290,33 @@ mod tests {
         // Most systems have tmpfs in one place and something else in the other; each is known by itself.
         keeps_bytes(std::path::Path::new("/dev/shm"));
         keeps_bytes(&std::env::temp_dir());
+    }
+
+    /// What a call comes to, and how often it was polled for that.
+    fn polled(mut call: LocalFuture<Moved>) -> (usize, Moved) {
+        let mut polls = 0;
+        let moved = block_on(std::future::poll_fn(|context| {
+            polls += 1;
+            call.as_mut().poll(context)
+        }));
+        (polls, moved)
+    }
+
+    #[test]
+    fn a_long_copy_gives_way() {
+        let path = std::env::temp_dir().join(format!("spillway-mapped-long-{}", std::process::id()));
+        std::fs::write(&path, vec![0; 4 * PIECE]).unwrap();
+        let opened =
+            open(&FileOptions { path: path.clone(), mapped: true, ..FileOptions::default() }).unwrap();
+        let bytes: Vec<u8> = (0..3 * PIECE).map(|index| (index % 251) as u8).collect();
+        let (polls, moved) = polled(opened.storage.write(1024, IoBuf::copy_of(&bytes), 0, false));
+        assert_eq!((polls, moved.0), (3, Ok(bytes.len())));
+        let buf = IoBuf::new(512 + bytes.len());
+        let (polls, (read, buf)) = polled(opened.storage.read(1024, buf, 512));
+        assert_eq!((polls, read), (3, Ok(bytes.len())));
+        assert!(buf[512..] == bytes[..], "other bytes are read than were written");
+        drop(opened);
+        std::fs::remove_file(&path).unwrap();
     }
 
     const LEN: usize = 8192;

@@ -109,7 +109,7 @@ options! {
         "Admit only metadata of file systems. NBD does not mark metadata, so no new blocks are admitted"
         .preset(Preset::Switch(false)).option("metadata-only");
     Live pause_writeback: Option<u64> = Type::Number(0, 60_000),
-        "Mode s only. Pause writing back for this long after a write that bypassed the cache, while blocks are free"
+        "Mode s only. Pause writing back for this long after a write that bypassed the cache, while blocks are free and cleaner is off"
         .unit(Unit::Milliseconds).preset(Preset::Words("3000, 0 in mode p")).option("pause-writeback");
     Start ack: Ack = Type::Choice(Ack::NAMES),
         "When a write is acknowledged: received by the cache device, or committed, so that it survives a crash without a flush"

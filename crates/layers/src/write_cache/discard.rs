@@ -101,16 +101,16 @@ impl Core {
         let before = self.journal.committed();
         let (writes, mut at) = (self.writes_zeroes(request), 0);
         while at < len {
+            self.until_few_leave().await?;
             let (first, rest) = (origin.plus(at), len - at);
             let share = if writes { Some(self.share_of(rest).await?) } else { None };
             let most = share.as_ref().map_or(rest, |(_, count)| *count);
             let (batch, count) = self.take_replaced(first, most, before).await?;
             self.replace_part(request, first, count, batch, share.map(|(share, _)| share)).await?;
-            self.until_few_are_stale().await?;
             at += count;
         }
         assert_eq!(at, len, "all of the range is replaced");
-        Ok(())
+        self.until_few_are_stale().await
     }
 
     /// Whether the origin writes data for this request, which its next flush then waits for.
@@ -126,7 +126,7 @@ impl Core {
         before: Epoch,
     ) -> Result<(Batch, u32), Kind> {
         let (mut batch, mut count, mut looks) = (Batch::new(self.clone(), Vec::new()), 0, 0);
-        while count < len && batch.len() < REPLACED_MAX {
+        while count < len && batch.len() < REPLACED_MAX && (count == 0 || self.few_leave()) {
             let look = || match self.index.take_range(origin.plus(count), len - count, before) {
                 InRange::WritingBack if count == 0 => None,
                 found => Some(found),
@@ -146,6 +146,19 @@ impl Core {
         }
         assert!(count <= len && batch.len() <= count as usize, "{} versions in {count} blocks", batch.len());
         Ok((batch, count))
+    }
+
+    /// Waits until more may be replaced: others do so at the same time.
+    async fn until_few_leave(self: &Arc<Self>) -> Result<(), Kind> {
+        let few = || self.few_leave().then_some(());
+        self.failure.or(self.changes.until(few)).await
+    }
+
+    /// Whether few entries are to be cleared, with those of versions that are being replaced or written back.
+    fn few_leave(&self) -> bool {
+        // In the order in which a version moves on: none is missed.
+        let leaving = self.index.writing_back();
+        leaving + self.journal.stale() <= STALE_MAX
     }
 
     async fn until_few_are_stale(self: &Arc<Self>) -> Result<(), Kind> {

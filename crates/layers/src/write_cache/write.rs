@@ -218,7 +218,7 @@ impl Core {
         if let Err(kind) = result {
             return (Err(kind), bytes);
         }
-        let published = reservation.publish(origin);
+        let published = reservation.publish(origin).await;
         self.counts.add(Count::Allocated, published.added);
         self.counts.add(Count::HitsUncommitted, published.over_uncommitted);
         self.counts.add(Count::HitsCommitted, published.over_committed);

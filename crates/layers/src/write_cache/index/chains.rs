@@ -22,6 +22,16 @@ pub(crate) struct Published {
     pub(crate) over_committed: u32,
 }
 
+impl Published {
+    /// Adds what happened to `others` of the same write.
+    pub(crate) fn merge(&mut self, others: Self) {
+        self.epoch = self.epoch.max(others.epoch);
+        self.added += others.added;
+        self.over_uncommitted += others.over_uncommitted;
+        self.over_committed += others.over_committed;
+    }
+}
+
 /// Which versions leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {

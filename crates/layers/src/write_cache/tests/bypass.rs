@@ -43,6 +43,27 @@ fn write_back_goes_on_once_a_bypass_is_out_of_its_way() {
     house.wait_for("what was held", || dirty() <= 25);
 }
 
+/// All that clients write to other blocks bypasses the cache then, and is no reason to pause.
+#[test]
+fn the_cleaner_empties_the_cache_beside_writes_that_bypass_it() {
+    let house = House::new(4 << 20, 1 << 20);
+    let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let cache = house.open(&still).unwrap();
+    house.write(&cache, 0, 1, 100);
+    house.flush(&cache);
+    set(&cache, "metadata_only", "1").unwrap();
+    house.write(&cache, 500, 2, 1);
+    assert_eq!((show(&cache, "writes_around"), show(&cache, "dirty_blocks")), ("1".into(), "100".into()));
+    set(&cache, "cleaner", "1").unwrap();
+    // More often than once in the time that write-back pauses for otherwise.
+    let is_emptied = (0..60).any(|_| {
+        house.write(&cache, 500, 2, 1);
+        house.world.run(Answer::pending(house.world.sleep(Duration::from_secs(1))));
+        number(&cache, "dirty_blocks") == 0
+    });
+    assert!(is_emptied, "{} blocks stay", show(&cache, "dirty_blocks"));
+}
+
 /// An origin that counts bytes written since the last flush began. It can make zeroes only by writing them.
 struct Counting {
     below: Arc<dyn BlockDevice>,

@@ -163,6 +163,33 @@ fn a_flush_after_a_discard_of_everything_is_answered_soon() {
     }
 }
 
+/// Discards at the same time leave no more to be cleared than one alone.
+#[test]
+fn discards_together_leave_as_few_entries_as_one() {
+    const TOGETHER: u64 = 10;
+    let large = Large::new(5);
+    large.write_all();
+    large.flush();
+    let ended: Rc<Cell<u64>> = Rc::default();
+    for nth in 0..TOGETHER {
+        let len = BLOCKS / TOGETHER * SMALL;
+        let discard = Request::bare(Op::Discard, ByteRange::new(nth * len, len));
+        let (answer, ended) = (Seam::new(large.cache.clone()).submit(discard), ended.clone());
+        large.world.spawn_here(Box::pin(async move {
+            assert_eq!(answer.await.result, Ok(()));
+            ended.set(ended.get() + 1);
+        }));
+    }
+    let mut most = 0;
+    while ended.get() < TOGETHER {
+        assert!(large.world.go_on());
+        most = most.max(large.cache.core.journal.stale());
+    }
+    assert!(most <= 300_000, "{most} entries were to be cleared at once");
+    assert_eq!(show(&large.cache, "dirty_blocks"), "0");
+    large.world.power_off();
+}
+
 /// A discard walks the index in slices: others have their turn in between.
 #[test]
 fn a_discard_of_everything_gives_way() {
@@ -239,5 +266,33 @@ fn long_reads_and_walks_over_extents_give_way() {
     let extents = large.cache.extents(ByteRange::new(0, BLOCKS * SMALL), 16);
     let seen = steps(&large.world, extents, || 0);
     assert!(seen.len() >= BLOCKS as usize / SLICE / 2, "{} steps", seen.len());
+    large.world.power_off();
+}
+
+/// A long write publishes its blocks in slices. One that is withdrawn in between leaves nothing reserved, and keeps nobody from a commit.
+#[test]
+fn a_long_write_gives_way() {
+    const SLICE: usize = crate::write_cache::index::LOOKS;
+    const LONG: usize = 32 << 20;
+    let large = Large::new(5);
+    let core = &large.cache.core;
+    let held = || core.index.held() as usize;
+    let write = Request::write(PIECE / 2, IoBuf::new(LONG));
+    let seen = steps(&large.world, Seam::new(large.cache.clone()).submit(write), held);
+    assert_eq!(seen.last(), Some(&(LONG / SMALL as usize)));
+    let apart = seen.windows(2).map(|pair| pair[0].abs_diff(pair[1])).max().unwrap();
+    assert!(apart <= SLICE, "{apart} blocks in one step");
+    let (before, write) = (held(), Request::write(100 * PIECE, IoBuf::new(LONG)));
+    let mut answer = Box::pin(async { Seam::new(large.cache.clone()).submit(write).await });
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while held() == before {
+        assert!(answer.as_mut().poll(&mut context).is_pending(), "it has slices to go");
+        large.world.go_on();
+    }
+    drop(answer);
+    assert_eq!((core.space.reserved(), core.journal.writers()), (0, 0));
+    assert_eq!(u64::from(core.space.count() + core.index.held()), core.layout.n_blocks);
+    large.flush();
+    assert_eq!(core.journal.uncommitted(), 0);
     large.world.power_off();
 }

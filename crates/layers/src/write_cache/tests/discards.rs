@@ -196,6 +196,41 @@ fn a_drain_goes_on_once_a_discard_that_was_in_its_way_is_withdrawn() {
     assert_eq!((block_100(&house, &cache), show(&cache, "dirty_blocks")), (2, "0".into()));
 }
 
+/// Write-back looked while a discard had as many blocks as may be on their way. Nothing else happens once the discard has ended.
+#[test]
+fn the_cleaner_goes_on_once_a_discard_that_was_in_its_way_has_ended() {
+    let house = House::new(32 << 20, 32 << 20);
+    let gate = Arc::new((AtomicBool::new(false), Changes::default()));
+    let shut = gate.clone();
+    let origin = by_way_of(house.device(0), move |below, request| {
+        let (gate, waits) = (shut.clone(), request.op == Op::WriteZeroes);
+        let answer = below.submit(request);
+        Answer::pending(async move {
+            if waits {
+                gate.1.until(|| gate.0.load(Ordering::Relaxed).then_some(())).await;
+            }
+            answer.await
+        })
+    });
+    let still = Config { high_watermark: 100, low_watermark: 100, ..config() };
+    let (cache, _) = house.open_over(&still, origin, house.device(1)).unwrap();
+    let discarded = cache.core.workspaces.batches.bytes() / BLOCK + 1;
+    house.write(&cache, 0, 7, discarded);
+    house.write(&cache, 4000, 8, 10);
+    house.flush(&cache);
+    let range = ByteRange::new(0, (discarded * BLOCK) as u64);
+    let discard = Seam::new(cache.clone()).submit(Request::bare(Op::Discard, range));
+    house.world.spawn_here(Box::pin(async move { assert_eq!(discard.await.result, Ok(())) }));
+    house.wait_for("the discard", || number(&cache, "writeback_blocks") == discarded as u64);
+    set(&cache, "cleaner", "1").unwrap();
+    while house.world.go_on() {}
+    assert_eq!(number(&cache, "dirty_blocks"), discarded as u64 + 10, "there is no room for others");
+    gate.0.store(true, Ordering::Relaxed);
+    gate.1.wake_all();
+    house.wait_for("write-back", || number(&cache, "dirty_blocks") == 0);
+    assert_eq!(house.read(house.device(0), 4000 * BLOCK as u64, 10 * BLOCK), [8; 10 * BLOCK]);
+}
+
 /// The end of a large request comes to them in slices, and others read and flush in between.
 #[test]
 fn zeroes_that_were_read_and_then_flushed_stay() {

@@ -88,8 +88,8 @@ impl Drop for Batch {
             self.core.end_write_back(&self.victims, self.outcome);
             self.core.changes.wake_all();
             self.core.run_committer(Committer::Background);
-            // Write-back may have looked in vain while a discard had them that was withdrawn.
-            if self.outcome == Outcome::Withdrawn {
+            // Write-back may have looked in vain while a discard had them: for these, or for room beside as many as may be on their way.
+            if self.outcome != Outcome::WrittenBack {
                 self.core.writeback.kick();
             }
         }
@@ -279,6 +279,8 @@ impl Core {
         let pause = Duration::from_millis(self.settings.pause_writeback());
         match self.space.count() {
             0 => Duration::ZERO,
+            // What clients write to other blocks goes there without end, and would keep these here as long.
+            _ if self.settings.cleaner.get() => Duration::ZERO,
             _ => self.bypass.window.lock().rest(self.env.coarse_now(), pause).min(REST_MAX),
         }
     }
