@@ -1,7 +1,8 @@
 //! Cleaning: what is live in a segment with little of it is copied elsewhere, so that the whole comes free.
 //!
-//! It runs where new content finds no segment, one at a time. Each step wins at least a sixteenth of a segment, so it comes to an end; and the segments in reserve hold what it copies before any comes free. A segment that cannot be read is set aside: its
-//! pages stay where they are, and errors of the medium answer who reads them.
+//! It runs where new content finds no segment, one at a time. Each step wins at least a sixteenth of a segment, so it comes to an end; and
+//! the segments in reserve hold what it copies before any comes free. A segment that cannot be read is set aside, until nothing else is
+//! left to clean: its pages stay where they are, and errors of the medium answer who reads them.
 
 use std::sync::Arc;
 
@@ -44,7 +45,10 @@ impl Store {
                 NextStep::Clean(segment) => self.clean(segment, owner).await?,
                 // It may have come free during the look.
                 NextStep::Nothing if self.space.has_room(Taker::Content) => {}
-                NextStep::Nothing => return Err(Kind::NoSpace),
+                NextStep::Nothing => {
+                    self.reconsider();
+                    return Err(Kind::NoSpace);
+                }
             }
         }
         Ok(())
@@ -60,10 +64,18 @@ impl Store {
                 && look.needed() == 0
                 && !self.is_set_aside(*segment)
         };
-        let Some(segment) = (0..self.segments.count()).find(idle) else { return false };
-        let cleaned = self.clean(segment, owner).await;
-        self.has_left(segment).await;
-        cleaned.is_ok() && self.check().is_ok()
+        while let Some(segment) = (0..self.segments.count()).find(idle) {
+            let cleaned = self.clean(segment, owner).await;
+            self.has_left(segment).await;
+            if cleaned.is_err() || self.check().is_err() {
+                return false;
+            }
+            // Otherwise it could not be read, and is set aside.
+            if self.segments.look(segment).state != SegmentState::Closed {
+                return true;
+            }
+        }
+        false
     }
 
     /// Waits until a segment that nobody names is free, or more than that.
@@ -113,6 +125,12 @@ impl Store {
             self.set_aside.mark(segment.into());
             self.add(Count::SetAside, 1);
         }
+    }
+
+    /// Who comes next looks again at what was set aside: a disk that failed for a while is no reason to leave its room alone for good.
+    fn reconsider(&self) {
+        let closed = |segment: &u32| self.segments.look(*segment).state == SegmentState::Closed;
+        (0..self.segments.count()).filter(closed).for_each(|segment| self.set_aside.unmark(segment.into()));
     }
 
     /// Copies what is needed of a closed segment, whose clean copies are given up. Fails where the copies cannot be written.

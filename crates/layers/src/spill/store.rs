@@ -166,6 +166,11 @@ impl Store {
         self.failures.load(Ordering::Relaxed) >= FAILURES_MAX
     }
 
+    /// Writes are tried again, though too many have failed: for an owner that ends, and has no other place for what it writes.
+    pub fn try_again(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+    }
+
     /// Bytes of the spill file, or that it may have.
     pub fn size(&self) -> u64 {
         self.length.as_ref().map_or_else(|| self.device.geometry().size, Length::bytes_max)

@@ -269,7 +269,7 @@ static ROWS: &[Attribute<Zram>] = &[
     of_spill_file!(
         "spill_write_errors",
         Requests,
-        "Writes to the spill file that failed; after eight in a row nothing is written before the next start",
+        "Writes to the spill file that failed; after eight in a row nothing is spilled before the next start",
         WriteErrors
     ),
     of_spill_file!(

@@ -135,6 +135,10 @@ impl Core {
         self.free_all().await.map_err(ended)?;
         drop(writing_back);
         self.detach().await;
+        // Who has just taken a clean copy from a page gives its room back a moment later, and is at work until then.
+        if let Some(backing) = &backing {
+            backing.rest().await;
+        }
         let mut resetting = self.resetting.lock();
         self.table.resize(0).expect("a table without slots takes nothing");
         self.pages.cool();

@@ -178,6 +178,50 @@ fn a_segment_that_cannot_be_ended_is_taken_last() {
     house.stop_whole().expect("the checkpoint is elsewhere");
 }
 
+/// A file whose disk fails each read for a while.
+struct Mute {
+    file: File,
+    is_mute: AtomicBool,
+}
+
+impl BlockDevice for Mute {
+    fn geometry(&self) -> Geometry {
+        self.file.geometry()
+    }
+
+    fn submit(&self, request: Request) -> Submission {
+        if request.op == Op::Read && self.is_mute.load(Ordering::Relaxed) {
+            return Answer::Done(request.answer(Err(Kind::Io)));
+        }
+        self.file.submit(request)
+    }
+}
+
+/// No segment of a full file can be read when it is to be cleaned. It is cleaned once they can.
+#[test]
+fn what_cannot_be_read_for_a_while_is_cleaned_later() {
+    let house = House::new(1);
+    let (world, disk) = (house.world.clone(), house.disk.clone());
+    let mute = Arc::new(Mute { file: File::new(disk, world.clone()), is_mute: AtomicBool::new(false) });
+    let force = Settings { force: true, ..settings() };
+    let (device, env, budget) = (mute.clone(), world.clone(), house.budget.clone());
+    let open = async move { Store::open(device, &force, env, &budget, &mut |_| Err(Kind::Corrupt)).await };
+    let house = House { store: run(&world, open).expect("it is taken by force").0, ..house };
+    let next = (0..1000).find(|&slot| house.spill(vec![(slot, bytes(slot.into(), 4096))]).1.is_err());
+    let next = next.expect("it has an end");
+    (0..next).filter(|slot| slot % 3 != 0).for_each(|slot| house.release(slot));
+    mute.is_mute.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert_eq!(house.spill(vec![(next, bytes(1, 4096))]), (0, Err(Kind::NoSpace)));
+    }
+    assert!(house.store.count(Count::SetAside) > 0 && house.store.count(Count::SegmentsCleaned) == 0);
+    mute.is_mute.store(false, Ordering::Relaxed);
+    house.spill_pages(next..next + next / 5, 7);
+    assert!(house.store.count(Count::SegmentsCleaned) > 0);
+    assert!(house.slots().into_iter().all(|slot| house.check(slot).is_ok()));
+    house.verify();
+}
+
 /// Overwrites and releases slots from 100 on until the cleaner has run so often.
 fn churn(house: &House, cleaned: u64) {
     let mut next = 100;

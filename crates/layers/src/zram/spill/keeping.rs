@@ -90,6 +90,7 @@ impl Core {
     /// Ends the use of a file that keeps what the device stores. No request is at work, and none comes.
     pub(crate) async fn keep(self: &Arc<Self>, backing: &Arc<Backing>) -> Result<(), Error> {
         backing.store.wait_for_room(ROOM_PATIENCE);
+        backing.store.try_again();
         let core = self.clone();
         let work = self.works().watch(WorkKind::Keep, move || core.kept());
         let written = self.write_all(backing).await;

@@ -161,7 +161,7 @@ impl Core {
     /// Whether pages are to leave, because memory is short or requests wait for it, and can.
     fn is_to_spill(&self, backing: &Backing) -> bool {
         let pressure = &backing.pressure;
-        let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
+        let (high, low) = self.watermarks();
         let before = pressure.leaves.load(Ordering::Relaxed);
         let leaves = spill::leaves(self.level().1.percent(), before, high, low);
         pressure.leaves.store(leaves, Ordering::Relaxed);
@@ -221,7 +221,13 @@ impl Core {
 
     /// Bytes that have to leave.
     fn excess(&self) -> u64 {
-        self.level().1.excess(self.settings.spill_low_watermark.get(), self.is_waited_for())
+        self.level().1.excess(self.watermarks().1, self.is_waited_for())
+    }
+
+    /// Where pages begin to leave, and where that ends, in percent: the low one is never above the high one.
+    fn watermarks(&self) -> (u64, u64) {
+        let high = self.settings.spill_high_watermark.get();
+        (high, self.settings.spill_low_watermark.get().min(high))
     }
 
     /// Writes the pages of these slots that are still cold.
@@ -300,7 +306,7 @@ impl Core {
 
     /// What spilling by itself does next.
     fn next_in_words(&self, backing: &Backing) -> String {
-        let (high, low) = (self.settings.spill_high_watermark.get(), self.settings.spill_low_watermark.get());
+        let (high, low) = self.watermarks();
         // First: it looks whether pages have to leave.
         let (goal, level, pressure) = (self.goal(), self.level().1, &backing.pressure);
         if backing.store.has_failed() {

@@ -141,6 +141,8 @@ impl Core {
         {
             tracing::warn!("{}: {error}", backing.path.display());
         }
+        // What was written since the last look is owed in the next file too.
+        drop(self.daily(&backing));
         self.backing.put(None);
         self.pressure.end();
     }

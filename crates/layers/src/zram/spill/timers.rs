@@ -41,7 +41,7 @@ impl Core {
     }
 
     /// The day's bytes, with everything counted that was written so far.
-    fn daily<'a>(&self, backing: &'a Backing) -> MutexGuard<'a, DailyWrites> {
+    pub(super) fn daily<'a>(&self, backing: &'a Backing) -> MutexGuard<'a, DailyWrites> {
         let (now, written) = (self.env.coarse_now(), backing.store.count(Count::BytesWritten));
         let mut daily = backing.pressure.daily.lock();
         let more = written.saturating_sub(daily.written);

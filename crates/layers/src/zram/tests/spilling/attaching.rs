@@ -224,24 +224,32 @@ fn what_a_reset_lets_go_is_anybodys() {
 /// What was written to one file is owed in the next, and what is written there is owed too, whenever that is looked at.
 #[test]
 pub(in crate::zram) fn the_bytes_of_a_day_are_counted_in_every_file() {
-    let device = device(Config { spill_daily_bytes: 1 << 20, ..bare() }, Latency::None);
-    let core = &device.zram.core;
-    let wait = || core.spends_in(&core.backing.get().expect("it is attached"));
-    let write_to = |path: &str, looks: bool| {
-        device.set("backing_dev", path);
-        device.set("disksize", "4M");
-        // The limit counts from when it is looked at first.
-        assert!(!looks || wait().is_zero());
-        device.fill(0..300, 1);
-        device.write_back_all();
+    // What is owed after the first file, where that is looked at, and after the second.
+    let owed = |looks: bool| {
+        let device = device(Config { spill_daily_bytes: 1 << 20, ..bare() }, Latency::None);
+        let core = &device.zram.core;
+        let wait = || core.spends_in(&core.backing.get().expect("it is attached"));
+        let write_to = |path: &str, begins: bool| {
+            device.set("backing_dev", path);
+            device.set("disksize", "4M");
+            // The limit counts from when it is looked at first.
+            assert!(!begins || wait().is_zero());
+            device.fill(0..300, 1);
+            device.write_back_all();
+            device.settle();
+        };
+        write_to("/there", true);
+        let first = looks.then(wait);
+        reset(&device);
+        write_to("/other", false);
+        let second = wait();
         device.settle();
+        (first, second)
     };
-    write_to("/there", true);
-    let first = wait();
-    reset(&device);
-    write_to("/other", false);
-    let second = wait();
+    let (first, second) = owed(true);
+    let first = first.expect("it was looked at");
     assert!(first > Duration::from_secs(3600), "{first:?}");
     assert!(second > first * 9 / 5, "{second:?} after {first:?}");
-    device.settle();
+    let unseen = owed(false).1;
+    assert!(unseen > first * 9 / 5, "{unseen:?} where nobody looked, {second:?} where somebody did");
 }

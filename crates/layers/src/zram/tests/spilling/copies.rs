@@ -193,6 +193,29 @@ fn a_checkpoint_has_no_copies() {
     assert_eq!(slots, Vec::from_iter(50..60));
 }
 
+/// The device is reset while a copy is given up: its page has it no more, and its room is given back a moment later.
+#[test]
+fn a_reset_waits_for_the_room_of_a_copy() {
+    let device = all_back(config(), 100, 20);
+    let core = device.zram.core.clone();
+    let at_work = core.spill_file().begin();
+    let (copies, locks) = (&core.table.copies, &core.table.locks);
+    assert!(copies.enter(&core.pages, locks, SlotIndex(0), u64::MAX));
+    let mut reset = device.table.store("reset", "1");
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..100 {
+        assert!(std::pin::Pin::new(&mut reset).poll(&mut context).is_pending(), "the copy has its room");
+        device.world.turn();
+        device.world.advance(Duration::from_millis(1));
+    }
+    copies.leave(&core.pages, locks, SlotIndex(0));
+    drop(at_work);
+    assert_eq!(device.run(reset), Ok(()));
+    device.set("disksize", "4M");
+    assert!(device.read(0, 20).iter().all(|&byte| byte == 0));
+    device.settle();
+}
+
 /// Writers, readers and write-back at once, on a disk that takes its time.
 #[test]
 fn a_page_is_what_was_written_last_whatever_comes_and_goes() {

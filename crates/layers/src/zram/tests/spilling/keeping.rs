@@ -293,6 +293,18 @@ fn a_stop_whose_writes_fail_keeps_all_or_says_so() {
     assert!(kept > 5 && failed > 5, "{kept} kept, {failed} failed");
 }
 
+/// So many writes failed in a row while the device was in use that nothing is spilled any more. The disk is sound again when it stops.
+#[test]
+fn a_stop_writes_to_a_disk_that_is_sound_again() {
+    let fault = |nth| Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::Io), sticky: false };
+    let faults = (2..10).map(fault).collect();
+    let device = spilling_by(Plan { faults, ..Plan::default() }, keeping(), medium(60));
+    device.fill(0..100, 1);
+    (0..8).for_each(|_| assert_eq!(device.refuse("writeback", "page_index=2"), Kind::Io));
+    assert!(device.show("policy").contains("failed too often"), "{}", device.show("policy"));
+    again(keeping(), device.stop()).check(0..100, 1);
+}
+
 /// Any one call of a stop fails, the last writes of the file and its looks at what they name included: it is made again, and all is kept.
 #[test]
 fn a_stop_makes_one_call_that_fails_again() {
