@@ -104,8 +104,10 @@ impl Superblock {
 
     fn fields(bytes: &[u8; UNIT]) -> Option<Self> {
         let layout = Layout { shift: le32(bytes, 12), segments: le32(bytes, 40) };
+        let checkpoint = CheckpointSpan { seq: le64(bytes, 48), segments: le32(bytes, 56) };
         let sane = (SEGMENT_SHIFT_MIN..=SEGMENT_SHIFT).contains(&layout.shift)
-            && u64::from(layout.segments) <= SEGMENTS_MAX;
+            && u64::from(layout.segments) <= SEGMENTS_MAX
+            && checkpoint.segments <= layout.segments;
         let state = match le32(bytes, 44) {
             1 => FileState::InUse,
             2 => FileState::Stopped,
@@ -119,7 +121,7 @@ impl Superblock {
             uuid: bytes[16..32].try_into().ok()?,
             slots: le64(bytes, 32),
             state,
-            checkpoint: CheckpointSpan { seq: le64(bytes, 48), segments: le32(bytes, 56) },
+            checkpoint,
             codecs: codecs.try_into().ok()?,
             name: str::from_utf8(name).ok()?.to_owned(),
         })

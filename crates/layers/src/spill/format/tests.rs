@@ -118,13 +118,16 @@ proptest! {
     fn superblocks_come_back(
         (shift, segments, slots) in (SEGMENT_SHIFT_MIN..=SEGMENT_SHIFT, 0u32..1 << 24, any::<u64>()),
         (uuid, codecs) in (any::<[u8; 16]>(), any::<[[u8; CODEC_NAME_LEN]; CODECS]>()),
-        (stopped, seq, count, name) in (any::<bool>(), any::<u64>(), any::<u32>(), "\\PC{0,64}"),
+        (stopped, seq, more, name) in (any::<bool>(), any::<u64>(), any::<u32>(), "\\PC{0,64}"),
         flip in 0..UNIT * 8,
     ) {
         let state = if stopped { FileState::Stopped } else { FileState::InUse };
-        let checkpoint = CheckpointSpan { seq, segments: count };
+        let checkpoint = CheckpointSpan { seq, segments: more % (segments + 1) };
         let superblock =
             Superblock { layout: Layout { shift, segments }, uuid, slots, state, checkpoint, codecs, name };
+        let beyond = CheckpointSpan { segments: (segments + 1).max(more), ..checkpoint };
+        let impossible = Superblock { checkpoint: beyond, ..superblock.clone() };
+        prop_assert_eq!(Superblock::decode(&impossible.encode()), Found::Damaged);
         let mut bytes = superblock.encode();
         prop_assert_eq!(Superblock::decode(&bytes), Found::Superblock(Box::new(superblock)));
         bytes[flip / 8] ^= 1 << (flip % 8);
