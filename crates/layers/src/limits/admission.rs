@@ -226,6 +226,15 @@ impl Core {
         }
     }
 
+    /// A write that nothing limited when it came was acknowledged; it is at risk all the same where a limit was set meanwhile.
+    pub(super) fn passed(self: &Arc<Self>, bytes: u64) {
+        assert!(bytes > 0, "a write has bytes");
+        if self.settings.is_any() {
+            self.exposure.lock().admit(bytes);
+            self.ended(Some(bytes));
+        }
+    }
+
     fn is_waited(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) > 0
     }

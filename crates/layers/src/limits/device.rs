@@ -34,6 +34,28 @@ impl Limits {
     fn changed(&self, _: &'static str) {
         self.core.changed();
     }
+
+    /// Passes a request on while no limit is set. A write that is acknowledged once one is set counts: the flush that began with the limit
+    /// need not cover it.
+    fn pass(&self, request: Request) -> Submission {
+        let bytes = request.range.len;
+        let counts = matches!(request.op, Op::Write | Op::WriteZeroes) && !request.flags.fua;
+        match self.core.below.submit(request) {
+            Answer::Done(reply) if counts => {
+                self.core.passed(bytes);
+                Answer::Done(reply)
+            }
+            Answer::Pending(reply) if counts => {
+                let core = self.core.clone();
+                Answer::pending(async move {
+                    let reply = reply.await;
+                    core.passed(bytes);
+                    reply
+                })
+            }
+            answer => answer,
+        }
+    }
 }
 
 impl BlockDevice for Limits {
@@ -42,7 +64,7 @@ impl BlockDevice for Limits {
     fn submit(&self, request: Request) -> Submission {
         let core = &self.core;
         if !core.settings.is_any() {
-            return core.below.submit(request);
+            return self.pass(request);
         }
         match request.op {
             Op::Flush => {

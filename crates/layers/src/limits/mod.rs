@@ -16,7 +16,8 @@
 //!
 //! Needs: the seam above, which checks, and a device that never shrinks: a held write is checked once. Only what is volatile can be reset.
 //!
-//! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit a write costs two loads.
+//! Locks: what is exposed; a leaf, held while the parts' counts are read. Without a limit a write costs four loads, and one that is
+//! pending an allocation: where a limit is set before it ends, it counts.
 
 mod admission;
 mod config;

@@ -375,3 +375,18 @@ fn what_becomes_durable_without_a_flush_lets_a_write_go() {
     house.store.bytes.store(0, Ordering::SeqCst);
     house.until("an answer", || write.get() == OK);
 }
+
+/// The flush that begins with the limit does not cover it, and no other write follows.
+#[test]
+fn a_write_under_way_when_a_limit_is_set_is_durable_in_time() {
+    let house = House::new(&[]);
+    house.store.set_writes_stuck(true);
+    let write = house.write(1);
+    house.set("at_risk_seconds_max", 4).expect("it keeps data");
+    house.until("the flush of that", || house.store.flushes.load(Ordering::SeqCst) == 1);
+    house.store.set_writes_stuck(false);
+    house.until("an answer", || write.get() == OK);
+    assert_eq!(house.number("at_risk_seconds"), Some(0));
+    house.run_until(house.world.now() + Duration::from_secs(3));
+    assert_eq!(house.number("at_risk_bytes"), Some(0));
+}

@@ -29,6 +29,9 @@ const TAKEN_MAX: u64 = 1024;
 /// Part of the memory for folios that they are at most.
 const TAKEN_PART: u64 = 16;
 
+/// Regions that it takes at most: each takes some 200 bytes however little of it is dirty, which nothing but the request is charged for.
+const REGIONS_MAX: usize = 16;
+
 /// A part of a held range that the cache has forgotten.
 struct Cleared {
     part: ByteRange,
@@ -174,7 +177,7 @@ impl Core {
                     }
                 }
             }
-            if taken > taken_max {
+            if taken > taken_max || dirty.len() == REGIONS_MAX {
                 let part = ByteRange::new(range.offset, part.offset + part.len - range.offset);
                 return Ok(Cleared { part, dirty });
             }

@@ -157,3 +157,17 @@ fn a_discard_does_not_fail_where_the_rest_of_its_region_cannot_be_written() {
     assert_eq!((dropped.get(), flush.get()), (Some(Ok(())), Some(Err(Kind::NoSpace))));
     assert_eq!(house.read(0, 8), [7, 7, 0, 0, 0, 0, 7, 7]);
 }
+
+/// Scattered over many regions: what is kept of each has a bound too.
+#[test]
+fn a_discard_takes_few_regions_at_a_time() {
+    let cut = Cut { region_bytes: 16384, shards: 1 };
+    let house = House::new(&Config { page_cache_bytes_max: Some(20 << 20), cut, ..mebibyte() });
+    (0..64).for_each(|region| house.write(4 * region, 7, 1));
+    let discarded = house.spawn(house.submit(discard(0, 4 * 64)));
+    house.until("it below", || !house.below.seen.lock().is_empty());
+    let taken = house.number("nr_writeback");
+    assert!((2..=16).contains(&taken), "{taken} regions are taken");
+    house.until("all of it", || discarded.get() == Some(Ok(())));
+    assert_eq!((house.number("unsaved_bytes"), house.read(4 * 63, 1)), (0, vec![0]));
+}
