@@ -8,7 +8,7 @@
 //!
 //! Lock order: the list's lock is a leaf, never held while a device is asked.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use spillway_core::sync::RwLock;
 use spillway_core::{Error, Geometry, Kind};
@@ -22,9 +22,18 @@ pub struct Offer {
     by_alias: bool,
 }
 
-impl PartialEq for Offer {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.export, &other.export) && self.by_alias == other.by_alias
+/// An offer that keeps no export: it may be remembered for longer than the export is served.
+pub(crate) struct WeakOffer {
+    export: Weak<Export>,
+    by_alias: bool,
+}
+
+impl WeakOffer {
+    /// Whether it is that offer: not where another export has the name by now.
+    pub(crate) fn is(&self, offer: &Offer) -> bool {
+        // No other export has this address as long as this remembers it.
+        let same = std::ptr::eq(self.export.as_ptr(), Arc::as_ptr(&offer.export));
+        same && self.by_alias == offer.by_alias
     }
 }
 
@@ -33,6 +42,11 @@ impl Offer {
     fn all_of(export: &Arc<Export>) -> impl Iterator<Item = Self> {
         let by = |by_alias| Self { export: export.clone(), by_alias };
         [Some(by(false)), export.alias().map(|_| by(true))].into_iter().flatten()
+    }
+
+    /// The same, without keeping the export.
+    pub(crate) fn downgrade(&self) -> WeakOffer {
+        WeakOffer { export: Arc::downgrade(&self.export), by_alias: self.by_alias }
     }
 
     /// The export.

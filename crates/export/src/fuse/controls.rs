@@ -6,13 +6,16 @@
 
 use std::sync::Arc;
 
-use spillway_core::{Answer, Attributes, Excerpt};
+use spillway_core::{Answer, Attributes, Excerpt, work};
 
 use super::wire::errno;
 use crate::control::{Catalog, Operation};
 
 /// Longest value that is written, in bytes.
 const WRITTEN_LEN_MAX: usize = 4096;
+
+/// Units of work for a value that is shown: it may sum over a whole device.
+pub(super) const SHOWN_UNITS: u32 = work::TURN / 4;
 
 /// What the kernel says is the size of an attribute.
 pub(super) const SIZE: u64 = 4096;

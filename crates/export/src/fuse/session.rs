@@ -179,6 +179,7 @@ impl FuseSession {
         // Made when it is polled, so that requests which wait hold no text.
         let shown = async move {
             if let Some(from) = tree.texts.due(asked.handle, asked.offset) {
+                work::spend(controls::SHOWN_UNITS);
                 let piece = controls.show(&file, from).await?;
                 tree.texts.show(asked.handle, asked.offset, piece)?;
             }

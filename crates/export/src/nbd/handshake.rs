@@ -15,7 +15,7 @@ use super::reply::{BASE_ALLOCATION_ID, ReplyStyle};
 use super::request::{NegotiatedRules, SKIPPED_LEN_MAX};
 use super::wire::{self, OptionHeader, OptionReplyHeader, Reader, flag, handshake_flag, info, opt, rep};
 use crate::export::{Connected, Export};
-use crate::exports::{Exports, Offer};
+use crate::exports::{Exports, Offer, WeakOffer};
 
 /// Most options of one handshake. Far above any real client; an endless handshake is an attack.
 const OPTIONS_MAX: u32 = 4096;
@@ -56,8 +56,8 @@ pub(super) struct Handshake {
     fixed_newstyle: bool,
     no_zeroes: bool,
     replies: ReplyStyle,
-    /// For what `base:allocation` was selected last.
-    context_of: Option<Offer>,
+    /// For what `base:allocation` was selected last. The device may end while the client goes on negotiating.
+    context_of: Option<WeakOffer>,
     pub(super) peer: Peer,
     /// What follows comes through TLS.
     protected: bool,
@@ -286,7 +286,7 @@ impl Handshake {
         NegotiatedRules {
             geometry: offer.geometry(),
             replies: self.replies,
-            base_allocation: self.context_of.as_ref() == Some(offer),
+            base_allocation: self.context_of.as_ref().is_some_and(|selected| selected.is(offer)),
             payload_len_max: self.config.payload_len_max,
         }
     }
@@ -327,7 +327,7 @@ impl Handshake {
         if queries.contains(&BASE_ALLOCATION) {
             let id = BASE_ALLOCATION_ID.to_be_bytes();
             reply(opt::SET_META_CONTEXT, rep::META_CONTEXT, &[&id, BASE_ALLOCATION], out);
-            self.context_of = Some(offer);
+            self.context_of = Some(offer.downgrade());
         }
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! a client makes it hold beside the session is [`TLS_BYTES`]. *Below* it needs certificates, as [`Certificates`].
 
 mod certificates;
+mod records;
 mod session;
 
 pub use certificates::{Certificates, Clients, Pem, Trust, TrustPem};

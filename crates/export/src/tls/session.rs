@@ -12,6 +12,7 @@ use spillway_core::session::{Intake, Output, Peer, Session};
 use spillway_core::{IoBuf, work};
 
 use super::certificates::{Certificates, Trust};
+use super::records::RecordCount;
 
 /// Bytes that TLS holds for a connection, beside its session: a record that comes in and one that is deciphered, the handshake, keys, and the
 /// ciphertext that waits to be sent.
@@ -25,6 +26,9 @@ const SLICES_MAX: usize = 32;
 
 /// Plain bytes of a record.
 const RECORD_BYTES: usize = 16 << 10;
+
+/// Units of work for a record that comes in, besides its bytes.
+const RECORD_UNITS: u32 = 5;
 
 /// Records that the keys of a connection serve for: half of what AES-GCM allows (RFC 8446, 5.5). Then they are changed, which TLS 1.2 has no
 /// way for: the connection ends.
@@ -64,6 +68,7 @@ impl Side {
 
 struct Tls {
     connection: Connection,
+    records: RecordCount,
     /// The peer's certificate was looked at.
     admitted: bool,
     /// The peer has said that nothing more comes from it.
@@ -131,6 +136,7 @@ impl<S: StartTls> TlsSession<S> {
         write_all(&mut connection, &mut self.output);
         self.tls = Some(Box::new(Tls {
             connection,
+            records: RecordCount::default(),
             admitted: false,
             peer_ended: false,
             ended: false,
@@ -148,8 +154,10 @@ impl<S: StartTls> TlsSession<S> {
                 // The peer has said before that nothing more comes.
                 Ok(0) => return bytes.len(),
                 Ok(taken) => {
+                    let records = tls.records.count(&bytes[used..used + taken]);
                     used += taken;
                     work::spend_bytes(taken, work::BYTES_STORED);
+                    work::spend(records * RECORD_UNITS);
                     tls.connection.process_new_packets().map_err(|why| why.to_string())
                 }
                 Err(why) => Err(why.to_string()),

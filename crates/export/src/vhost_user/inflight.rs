@@ -62,7 +62,8 @@ impl Inflight {
     /// The region of queue `index` of several, each of `size` entries. `None` where it holds something else, or is too short.
     pub(crate) fn open(memory: Arc<dyn SharedMemory>, index: usize, size: u16) -> Option<Self> {
         let start = index as u64 * region_len(size);
-        if start + region_len(size) > memory.len() {
+        // The region of a queue of few entries is as long as the trailer.
+        if start + region_len(size) + TRAILER_LEN > memory.len() {
             return None;
         }
         let this = Self { memory, start, size, counter: 0 };

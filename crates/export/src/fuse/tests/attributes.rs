@@ -4,6 +4,7 @@ use super::super::wire::{self, Fields};
 use super::*;
 use spillway_core::exchange::Exchange;
 use spillway_core::sync::Ordering;
+use spillway_core::work;
 
 fn control() -> (Arc<Toy>, Kernel, u64, u64) {
     let (_, _, tree, toy) = mounted();
@@ -53,6 +54,20 @@ fn a_read_from_the_start_takes_the_value_anew_and_later_ones_go_on_in_it() {
     assert_eq!(read_at(&mut kernel, level, handle, 0, 100), (0, "99\n".into()));
     assert_eq!(kernel.ask(opcode::RELEASE, level, &words64(&[handle, 0, 0])).0, 0);
     assert_eq!(read_at(&mut kernel, level, handle, 0, 100).0, errno::EINVAL, "a handle that is closed");
+}
+
+/// Who reads one over and over keeps a worker from nobody.
+#[test]
+fn a_value_that_is_taken_anew_is_a_part_of_a_turn() {
+    let (_, mut kernel, level, _) = control();
+    let handle = kernel.open(level, 0).unwrap();
+    let mut work_of = |offset| {
+        let _turn = work::turn(work::TURN);
+        assert_eq!(read_at(&mut kernel, level, handle, offset, 100).0, 0);
+        work::so_far()
+    };
+    let (anew, further) = (work_of(0), work_of(1));
+    assert!(anew >= further + u64::from(work::TURN / 4), "{anew} and {further} units");
 }
 
 #[test]

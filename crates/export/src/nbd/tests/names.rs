@@ -104,6 +104,25 @@ fn a_context_that_was_selected_for_a_twin_is_not_one_of_the_other_name() {
     }
 }
 
+/// A client may negotiate for long: a device that has ended is gone nevertheless, with its memory and its files.
+#[test]
+fn a_context_keeps_no_device_and_is_not_one_of_the_next_that_has_the_name() {
+    for selected in ["disk", "copy"] {
+        let (device, exports) = with_alias();
+        let mut client = Client::greeted(&exports);
+        client.option(opt::STRUCTURED_REPLY, &[]);
+        client.style = Style::Structured;
+        let context = client.option(opt::SET_META_CONTEXT, &queries(selected, &["base:allocation"]));
+        assert_eq!(context.len(), 2, "it is selected: {context:?}");
+        drop(exports.remove("disk").unwrap());
+        assert_eq!(Arc::strong_count(&device), 1, "nobody else has it");
+        exports.add(export("disk").with_alias(alias("copy", false)).unwrap()).unwrap();
+        client.option(opt::GO, &query_payload(selected, &[]));
+        let cookie = client.ask(cmd::BLOCK_STATUS, 0, 0, 4096);
+        assert_eq!(client.error_of(cookie), errno::EINVAL, "it was selected for another");
+    }
+}
+
 #[test]
 fn names_are_taken_by_twins_too() {
     let (_, exports) = with_alias();

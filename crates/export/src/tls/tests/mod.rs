@@ -1,6 +1,7 @@
 //! A conversation inside TLS, against rustls's client in memory.
 
 mod keys;
+mod turns;
 
 use std::io::{Read, Write};
 use std::sync::Arc;

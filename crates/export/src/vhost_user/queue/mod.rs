@@ -32,6 +32,9 @@ const UNSENT: usize = 0;
 /// Pieces of memory that the requests of a queue may have in all, beyond those that each has room for: from then on no other is taken.
 const SEGMENTS_HELD_MAX: usize = 2048;
 
+/// Pieces that are looked up and copied in one unit of work. The guest decides how many a request has.
+const PIECES_A_UNIT: usize = 4;
+
 /// Fewest requests in a row after which the front end is told of answers, where so many come in a row.
 const ROUND_MIN: usize = 4;
 
@@ -137,7 +140,8 @@ impl BlockQueue {
                 break;
             }
             let Some(chain) = self.take(memory)? else { break };
-            work::spend(work::REQUEST);
+            let pieces = chain.readable.len() + chain.writable.len();
+            work::spend(work::REQUEST + (pieces / PIECES_A_UNIT) as u32);
             self.begin(memory, chain)?;
             if taken >= ROUND_MIN && self.waiting(memory)? <= AHEAD {
                 break;

@@ -80,6 +80,8 @@ pub struct VhostUserSession {
     inflight: Option<(Arc<dyn SharedMemory>, u16)>,
     unflushed: Arc<Unflushed>,
     queues: Vec<QueueState>,
+    /// A message was refused, and the log says so.
+    complained: bool,
     /// The front end's place among the clients of the export.
     connected: Option<Connected>,
 }
@@ -120,6 +122,7 @@ impl VhostUserSession {
             inflight: None,
             unflushed: Arc::new(Unflushed::unseen()),
             queues: (0..config.queues).map(|_| QueueState::default()).collect(),
+            complained: false,
             connected: None,
         }
     }
@@ -257,7 +260,11 @@ impl VhostUserSession {
         }
     }
 
-    fn acknowledged(&self, head: MessageHead, outcome: Result<(), Error>) -> Result<MessageResponse, Error> {
+    fn acknowledged(
+        &mut self,
+        head: MessageHead,
+        outcome: Result<(), Error>,
+    ) -> Result<MessageResponse, Error> {
         // Without the memory that it knows a front end does not go on.
         let lasting = head.request == request::SET_INFLIGHT_FD && outcome.is_err();
         let asked_for = head.needs_reply && self.protocol_features & protocol_feature::REPLY_ACK != 0;
@@ -271,14 +278,14 @@ impl VhostUserSession {
         Ok(MessageResponse { bytes: answer(head.request, &number), descriptor: None })
     }
 
-    fn complain(&self, head: MessageHead, error: &Error) {
-        let (device, request) = (self.export.name(), head.request);
-        tracing::warn!(
-            device,
-            request,
-            "a message of a vhost-user front end is refused: {}",
-            error.message()
-        );
+    /// Warns once: a guest that writes to its configuration has QEMU ask for that change, as often as it likes.
+    fn complain(&mut self, head: MessageHead, error: &Error) {
+        let (device, request, why) = (self.export.name(), head.request, error.message());
+        let said = format!("a message of a vhost-user front end is refused: {why}");
+        match std::mem::replace(&mut self.complained, true) {
+            false => tracing::warn!(device, request, "{said}; the next ones are shown by -vv alone"),
+            true => tracing::debug!(device, request, "{said}"),
+        }
     }
 }
 

@@ -8,7 +8,10 @@ use spillway_core::contract::Wakes;
 use spillway_core::random::Random;
 use spillway_core::session::Peer;
 use spillway_core::shared_memory::{Conversation, HEAD_LEN, MessageResponse};
+use spillway_core::sync::{AtomicUsize, Ordering};
 use spillway_core::{Aligned, Error, block_on};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::super::inflight::{Former, Unflushed};
 use super::super::{Config, TransferLimits, VhostUserSession, protocol_feature, request};
@@ -183,6 +186,50 @@ fn a_refusal_is_an_answer_where_that_was_agreed_on() {
     let mut answered =
         |body: u64| front.ask(request::SET_FEATURES, &body.to_ne_bytes(), Vec::new()).unwrap().bytes[12];
     assert_eq!([answered(VERSION_1 | PROTOCOL_FEATURES), answered(1 << 50)], [0, 1]);
+}
+
+/// Counts the warnings of the log.
+#[derive(Clone, Default)]
+struct Warnings(Arc<AtomicUsize>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_guest_that_writes_to_its_configuration_does_not_fill_the_log() {
+    const SET_CONFIG: u32 = 25;
+    const CACHE_MODE_AT: u32 = 32;
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), || {
+        let mut front = FrontEnd::new(config());
+        front.tell(request::SET_PROTOCOL_FEATURES, &protocol_feature::REPLY_ACK.to_ne_bytes(), 0).unwrap();
+        front.flags |= 8;
+        for mode in [0, 1, 0] {
+            let body = [words(&[CACHE_MODE_AT, 1, 0]), vec![mode]].concat();
+            let answer = front.ask(SET_CONFIG, &body, Vec::new()).unwrap();
+            assert_eq!(answer.bytes[12], 1, "it is refused");
+        }
+    });
+    assert_eq!(warnings.0.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -7,10 +7,10 @@ use spillway_core::contract::Wakes;
 use spillway_core::random::Random;
 use spillway_core::shared_memory::Queue;
 use spillway_core::sync::Ordering;
-use spillway_core::{Aligned, Kind, Op};
+use spillway_core::{Aligned, Kind, Op, work};
 
 use super::super::queue::BlockQueue;
-use super::guest::{BASE, Fixture, Guest, LAYOUT, LEN, SIZE, WRITE};
+use super::guest::{BASE, Fixture, Guest, INDIRECT, LAYOUT, LEN, NEXT, SIZE, WRITE};
 use crate::Export;
 
 const IN: u32 = 0;
@@ -89,6 +89,31 @@ fn a_payload_in_many_pieces_is_one() {
     let read = guest.request(IN, 0, &[], 1024);
     poll(&mut queue);
     assert_eq!(guest.outcome(&read), ([[1; 512], [2; 512]].concat(), OK));
+}
+
+/// The work of a flush in so many pieces, of which all but the header and the status are empty.
+fn work_of_flush(pieces: u16) -> u64 {
+    let (fixture, mut guest) = (Fixture::new(), Guest::new());
+    let mut queue = fixture.queue(&guest);
+    let table = guest.room(16 * u64::from(pieces));
+    let (header, status) = (guest.room(16), guest.room(1));
+    guest.put(header, &[&FLUSH.to_le_bytes()[..], &[0; 12]].concat());
+    guest.entry(table, 0, header, 16, NEXT, 1);
+    (1..pieces - 1).for_each(|piece| guest.entry(table, piece, header, 0, NEXT, piece + 1));
+    guest.entry(table, pieces - 1, status, 1, WRITE, 0);
+    let head = guest.chain(&[(table, 16 * u32::from(pieces), INDIRECT)]);
+    guest.offer(head);
+    let _turn = work::turn(work::TURN);
+    poll(&mut queue);
+    assert_eq!(guest.used(), [(head.into(), 1)]);
+    work::so_far()
+}
+
+/// A guest could keep a worker from its other clients by requests that cost much and do nothing.
+#[test]
+fn a_request_in_many_pieces_is_more_work() {
+    let [few, many] = [2, 256].map(work_of_flush);
+    assert!(many >= few + 50, "{few} units for 2 pieces, {many} for 256");
 }
 
 #[test]

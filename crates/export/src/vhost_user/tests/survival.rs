@@ -69,6 +69,8 @@ fn memory_of_another_kind_or_size_is_refused() {
     assert!(Inflight::open(heap.clone(), 0, SIZE).is_some());
     assert!(Inflight::open(heap.clone(), 0, SIZE / 2).is_none(), "another size");
     assert!(Inflight::open(heap.clone(), 7, SIZE).is_none(), "beyond its end");
+    assert!(Inflight::open(Heap::new(total_len(1, 2)), 0, 2).is_some());
+    assert!(Inflight::open(Heap::new(total_len(1, 2)), 1, 2).is_none(), "the trailer is there");
     heap.store(8, 2);
     assert!(Inflight::open(heap, 0, SIZE).is_none(), "another version");
 }
