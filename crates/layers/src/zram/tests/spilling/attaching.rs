@@ -251,5 +251,5 @@ pub(in crate::zram) fn the_bytes_of_a_day_are_counted_in_every_file() {
     assert!(first > Duration::from_secs(3600), "{first:?}");
     assert!(second > first * 9 / 5, "{second:?} after {first:?}");
     let unseen = owed(false).1;
-    assert!(unseen > first * 9 / 5, "{unseen:?} where nobody looked, {second:?} where somebody did");
+    assert!(unseen > first * 9 / 5, "{unseen:?} without looks, {second:?} with them");
 }
