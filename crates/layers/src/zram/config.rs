@@ -56,7 +56,7 @@ options! {
             "File or block device that pages are spilled to. A missing file is created, sparse"
             .preset(Preset::Words("none")).option("spill");
         Start spill_size: u64 = Type::Number(32 << 20, 64 << 40), "Maximum size of the spill file, which grows as it fills and does not shrink"
-            .unit(Unit::Bytes).preset(Preset::Words("1.1 times disksize, and 16M")).option("spill-size");
+            .unit(Unit::Bytes).preset(Preset::Words("1.1 times disksize plus 16M")).option("spill-size");
         Live writeback_limit: u64 = Type::COUNT, "Pages that may still be written back, while writeback_limit_enable is on"
             .unit(Unit::Pages).preset(Preset::Number(0));
         BeforeInit compressed_writeback: bool = Type::Switch, "Whether pages are spilled compressed and packed, or as whole pages"
