@@ -29,34 +29,35 @@ const CHOICES: [Choice; 2] = [
 /// Least ratio of writes that are acknowledged.
 const ACKNOWLEDGED: f64 = 10.0;
 
-const IMAGES: [&str; 2] = ["direct", "cached"];
+const IMAGE: &str = "image";
 
-/// Of a choice: writes a second by librbd with its cache and without, ours until the last is acknowledged, and until all are in the cluster.
-const FIGURES: usize = 4;
+/// librbd's own cache: its default, which keeps no written block, and the one that does.
+const POLICIES: [&str; 2] = ["writearound", "writeback"];
 
-/// Ways to the cluster: two of librbd, and ours.
-const WAYS: usize = 3;
+/// Ways to the cluster: librbd with each cache, librbd without, and ours.
+const WAYS: usize = POLICIES.len() + 2;
+
+/// Of a choice: writes a second by each way, ours until the last is acknowledged, and ours until all are in the cluster.
+const FIGURES: usize = WAYS + 1;
 
 pub(super) fn compare(rounds: Rounds) -> Result<()> {
     let figures = rounds.measure(|round| one_round(round, rounds.at(round)))?;
     show(&figures, rounds)
 }
 
-/// On a new cluster, as writes to one become slower with what was written before.
+/// Each turn has a new cluster, as writes to one become slower with what was written before.
 fn one_round(round: usize, rounds: Rounds) -> Result<Vec<f64>> {
-    let rig = Rig::new()?;
-    let [librbd, _filled] = [rig.librbd(IMAGES[0])?, rig.librbd(IMAGES[1])?];
-    let direct = [rig.with_its_cache(IMAGES[0])?, librbd];
     let mut figures = vec![f64::NAN; CHOICES.len() * FIGURES];
     for turn in drawn_order(WAYS * CHOICES.len(), round) {
-        let (choice, way, at) = (&CHOICES[turn / WAYS], turn % WAYS, turn / WAYS * FIGURES);
-        match direct.get(way) {
-            Some(librbd) => {
-                let written = write(librbd, choice, rounds)?;
-                figures[at + way] = written.requests / written.seconds;
-            }
-            None => figures[at + way..][..2].copy_from_slice(&through_cache(&rig, choice, rounds)?),
-        }
+        let rig = Rig::new()?;
+        let librbd = rig.librbd(IMAGE)?;
+        let (choice, way) = (&CHOICES[turn / WAYS], turn % WAYS);
+        let rates = match POLICIES.get(way) {
+            Some(policy) => vec![straight(&rig.with_its_cache(IMAGE, policy)?, choice, rounds)?],
+            None if way < WAYS - 1 => vec![straight(&librbd, choice, rounds)?],
+            None => through_cache(&rig, choice, rounds)?.to_vec(),
+        };
+        figures[turn / WAYS * FIGURES + way..][..rates.len()].copy_from_slice(&rates);
     }
     Ok(figures)
 }
@@ -70,30 +71,37 @@ fn mib(rounds: Rounds) -> u64 {
     rounds.pick(24, 4)
 }
 
+/// Writes a second to the image itself.
+fn straight(librbd: &Contender, choice: &Choice, rounds: Rounds) -> Result<f64> {
+    let written = write(librbd, choice, rounds)?;
+    Ok(written.requests / written.seconds)
+}
+
 /// Writes a second: acknowledged, and with the drain.
 fn through_cache(rig: &Rig, choice: &Choice, rounds: Rounds) -> Result<[f64; 2]> {
-    let server = rig.cached(&address(IMAGES[1]))?;
+    let server = rig.cached(&address(IMAGE))?;
     let written = write(&server.contender, choice, rounds)?;
     let content = server.content()?;
     let drain = server.drain()?;
-    ensure!(rig.export(IMAGES[1]) == content, "the image differs from what was written");
+    ensure!(rig.export(IMAGE) == content, "the image differs from what was written");
     Ok([written.seconds, written.seconds + drain].map(|seconds| written.requests / seconds))
 }
 
 fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     let row = |(choice, figures): (&Choice, &[Vec<f64>])| {
-        let [cached, librbd, acknowledged, drained] = figures else {
-            unreachable!("four figures of a choice")
+        let [around, back, librbd, acknowledged, drained] = figures else {
+            unreachable!("five figures of a choice")
         };
         row![
             choice.name,
-            figure(cached, 2).times(1e-3),
+            figure(around, 2).times(1e-3),
+            figure(back, 2).times(1e-3),
             figure(librbd, 2).times(1e-3),
             figure(acknowledged, 2).times(1e-3),
             // Of one disk here, and of several there.
             ratio(acknowledged, librbd).at_least(ACKNOWLEDGED).no_claim(),
             figure(drained, 2).times(1e-3),
-            ratio(drained, &higher(cached, librbd)).at_least(choice.drained),
+            ratio(drained, &higher(&higher(around, back), librbd)).at_least(choice.drained),
         ]
     };
     let rows = CHOICES.iter().zip(figures.chunks(FIGURES)).map(row).collect();
@@ -103,12 +111,13 @@ fn show(figures: &[Vec<f64>], rounds: Rounds) -> Result<()> {
     );
     let head = [
         "",
-        "librbd with its cache",
+        "librbd, writearound",
+        "librbd, writeback",
         "librbd",
         "spillway cache, acknowledged",
         "to librbd",
         "and drained",
-        "drained, to the faster librbd",
+        "drained, to the fastest librbd",
     ];
     let drained = "After each drain `rbd export` gave what the device held before it.";
     let flushes = "fio fills its queue with flushes until one has ended: after each 64 writes nothing else is in flight.";

@@ -21,7 +21,7 @@ const OSDS: usize = 3;
 /// Blocks of it are written with content before anything is measured.
 pub(super) const FILL: Case = case("fill", "write", 1024, 1, 4);
 
-/// Of librbd, whose default is to have one.
+/// Of librbd, whose default is to have one, with the policy `writearound`.
 const NO_CACHE: &str = "rbd cache = false";
 
 /// The name of our device at every server, of which one runs at a time.
@@ -55,10 +55,10 @@ impl Rig {
         Ok(contender)
     }
 
-    /// librbd in fio on the same image, with its cache, as it is by default.
-    pub(super) fn with_its_cache(&self, image: &str) -> Result<Contender> {
-        let conf = self.disk.0.join("cached.conf");
-        fs::write(&conf, fs::read_to_string(self.cluster.conf())?.replace(NO_CACHE, ""))?;
+    /// librbd in fio on the same image, with its cache.
+    pub(super) fn with_its_cache(&self, image: &str, policy: &str) -> Result<Contender> {
+        let (conf, cache) = (self.disk.0.join("cached.conf"), format!("rbd cache policy = {policy}"));
+        fs::write(&conf, fs::read_to_string(self.cluster.conf())?.replace(NO_CACHE, &cache))?;
         Ok(librbd("librbd with its cache", image, conf))
     }
 

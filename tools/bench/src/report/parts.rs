@@ -124,7 +124,7 @@ pub(super) const SECTIONS: &[Section] = &[
         title: "Network origins",
         source: "",
         parts: &[
-            Part::new("network-cache", ["network 5 cache", ""], [210, 0]),
+            Part::new("network-cache", ["network 5 cache", ""], [350, 0]),
             Part::new("network-image", ["network 5 image", ""], [195, 0]),
             Part::new("network-server", ["network 5 server", ""], [175, 0]),
         ],
