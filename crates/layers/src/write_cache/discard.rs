@@ -180,7 +180,7 @@ impl Core {
         let mut part = Request { op: request.op, range, flags: request.flags, buf: IoBuf::default() };
         part.flags.fua = false;
         self.failure.check()?;
-        if part.op == Op::Discard && !batch.is_empty() {
+        if part.op == Op::Discard && batch.len() > 0 {
             // A discard may leave what was there; here that would be something older than what the cache holds.
             part.op = Op::WriteZeroes;
             part.flags.free = true;
@@ -194,7 +194,7 @@ impl Core {
         drop(share);
         // Before what may fail: a client that reads the zeroes and then flushes has them flushed.
         self.bypass.count_end();
-        if !batch.is_empty() {
+        if batch.len() > 0 {
             self.flush_origin().await?;
             batch.end_replaced().await;
         }

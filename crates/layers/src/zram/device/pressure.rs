@@ -28,6 +28,8 @@ pub(crate) struct Pressure {
     full: AtomicBool,
     /// When it is tried again all the same, in milliseconds: others may have made room in the file system that it lies on.
     full_until: AtomicU64,
+    /// Batches wait for room in that file system; until something lands.
+    stalled: AtomicBool,
     /// Bytes that the hand has chosen, and that have not left yet.
     pub(crate) leaving: AtomicU64,
     /// Batches that are gathered or written, by command too.
@@ -104,7 +106,7 @@ impl Pressure {
     /// Nothing can leave: who waits for a batch is served by those that are on their way, or at once.
     pub(crate) fn nothing_leaves(&self) -> bool {
         // In this order, after an ask: a batch that ends after this look serves it.
-        let nothing = self.batches.load(Ordering::SeqCst) == 0;
+        let nothing = self.batches.load(Ordering::SeqCst) == 0 || self.is_stalled();
         if nothing {
             self.attempts.serve_all();
         }
@@ -126,8 +128,22 @@ impl Pressure {
         !self.full.swap(true, Ordering::Relaxed)
     }
 
+    /// A batch waits for room on a full host, for minutes perhaps: nobody waits for it.
+    pub(crate) fn stall(&self) {
+        self.stalled.store(true, Ordering::SeqCst);
+        self.attempts.serve_all();
+    }
+
+    /// Whether batches wait for room on a full host.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::SeqCst)
+    }
+
     /// Something of the spill file was released, or has landed there.
     pub(crate) fn has_found_room(&self) {
+        if self.is_stalled() {
+            self.stalled.store(false, Ordering::SeqCst);
+        }
         if self.is_full() {
             self.full.store(false, Ordering::Relaxed);
         }
