@@ -149,7 +149,7 @@ static ROWS: &[Attribute<PageCache>] = &[
     bytes!("dirty_bytes", "Bytes of blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)
         * core.places.block_bytes()),
     blocks!("nr_dirty", "Blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)),
-    blocks!("nr_writeback", "Blocks that are being written back", |core| core.moving.load(Ordering::Relaxed)),
+    blocks!("nr_writeback", "Blocks that are being written back", |core| core.zones.moving()),
     blocks!("nr_dirty_background_threshold", "Dirty blocks above which write-back begins", Core::background),
     blocks!(
         "nr_dirty_threshold",

@@ -87,6 +87,11 @@ impl Zones {
         self.sum(|zone| zone.free.load(Ordering::Relaxed))
     }
 
+    /// Blocks that are being written back.
+    pub(crate) fn moving(&self) -> u64 {
+        self.sum(|zone| zone.moving.load(Ordering::Relaxed))
+    }
+
     /// The zones in the order in which they are asked for memory.
     pub(crate) fn order(&self) -> impl Iterator<Item = usize> + Clone + use<> {
         let count = self.len();

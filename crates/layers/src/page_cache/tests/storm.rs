@@ -218,7 +218,7 @@ impl Storm {
         let (buffers, copies) = (&core.streams.buffers, &core.batches);
         house.until("an answer to each", || open.get() == 0);
         house.until("the end of windows", || core.streams.found.lock().under_way() == 0);
-        house.until("the end of batches", || core.moving.load(Ordering::Relaxed) == 0);
+        house.until("the end of batches", || core.zones.moving() == 0);
         house.until("the end of buffers", || buffers.try_take(buffers.bytes()).is_some());
         house.until("the end of copies", || copies.try_take(copies.bytes()).is_some());
         assert!(core.outside.is_empty(), "seed {seed}: a range is held");

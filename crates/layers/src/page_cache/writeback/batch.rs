@@ -99,7 +99,6 @@ impl Core {
         }
         let before = self.dirty.fetch_sub(all, Ordering::Relaxed);
         assert!(before >= all, "{all} dirty blocks of {before}");
-        self.moving.fetch_add(all, Ordering::Relaxed);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
         let (core, end) = (self.clone(), BatchEnd::Withdrawn);
         Batch { core, region, runs, in_parts: false, queued: None, end, dropped: false, ended: false }
@@ -127,8 +126,6 @@ impl Core {
             }
             shard.dirty.ended(batch.region, batch.end, again);
             self.dirty.fetch_add(again, Ordering::Relaxed);
-            let before = self.moving.fetch_sub(blocks, Ordering::Relaxed);
-            assert!(before >= blocks, "{blocks} blocks end of {before} that are written back");
             let takes = batch.dropped && !self.writeback.has_ended();
             let takes = takes && shard.dirty.is_due(batch.region, self.due());
             takes.then(|| self.batch(&mut shard, batch.region))
