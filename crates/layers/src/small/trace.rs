@@ -65,7 +65,7 @@ impl TraceRecord {
         };
         vec![
             Value::U64(self.sequence),
-            Value::Choice(name(self.op)),
+            Value::Choice(self.op.name()),
             Value::U64(self.range.offset),
             Value::U64(self.range.len),
             Value::Switch(self.flags.fua),
@@ -73,16 +73,6 @@ impl TraceRecord {
             Value::Choice(result),
             Value::U64(self.latency.as_nanos() as u64),
         ]
-    }
-}
-
-fn name(op: Op) -> &'static str {
-    match op {
-        Op::Read => "read",
-        Op::Write => "write",
-        Op::WriteZeroes => "write_zeroes",
-        Op::Discard => "discard",
-        Op::Flush => "flush",
     }
 }
 
