@@ -160,6 +160,27 @@ impl Extent {
             _ => {}
         }
     }
+
+    /// Appends to `list` what the device `below` says of `part`, in blocks of so many bytes: one of which some is stored is stored. Returns
+    /// the bytes that are told of.
+    pub fn append_in_blocks(below: &[Extent], part: ByteRange, block: u64, list: &mut Vec<Extent>) -> u64 {
+        let last = part.offset + part.len;
+        let (mut at, mut end) = (part.offset, part.offset);
+        for extent in below {
+            end = last.min(end + extent.len);
+            let inside = if end == last { end } else { end & !(block - 1) };
+            if (extent.hole || extent.zero) && inside > at {
+                Extent { len: inside - at, ..*extent }.append_to(list);
+                at = inside;
+            }
+            if end > at {
+                let around = last.min(end.next_multiple_of(block));
+                Extent::stored(around - at).append_to(list);
+                at = around;
+            }
+        }
+        at - part.offset
+    }
 }
 
 /// A block device: an origin, or a layer over another device.
@@ -223,6 +244,20 @@ macro_rules! forward {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_of_which_some_is_stored_is_stored() {
+        let (hole, stored) = (Extent::hole, Extent::stored);
+        let told = |below: &[Extent]| {
+            let mut list = Vec::new();
+            let bytes = Extent::append_in_blocks(below, ByteRange::new(8192, 16384), 4096, &mut list);
+            assert_eq!(bytes, list.iter().map(|extent| extent.len).sum::<u64>());
+            list
+        };
+        assert_eq!(told(&[hole(5000), stored(100), hole(20000)]), [hole(4096), stored(4096), hole(8192)]);
+        assert_eq!(told(&[stored(512), hole(9000)]), [stored(4096), hole(4096), stored(4096)]);
+        assert_eq!(told(&[hole(512)]), [stored(4096)], "it is not known of the rest of the block");
+    }
 
     #[test]
     fn extents_of_one_nature_merge() {

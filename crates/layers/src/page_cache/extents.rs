@@ -24,7 +24,7 @@ impl Core {
                 let part = ByteRange::new(at, until - at);
                 let below = self.below.extents(part, count_max).await?;
                 slice.spend(below.len() as u32);
-                let covered = self.append(&below, part, &mut list);
+                let covered = Extent::append_in_blocks(&below, part, self.places.block_bytes(), &mut list);
                 assert!((1..=until - at).contains(&covered), "{covered} bytes of {part:?}");
                 at += covered;
             }
@@ -54,27 +54,5 @@ impl Core {
             Some(run) => (false, run.offset),
             None => (false, end),
         }
-    }
-
-    /// Appends what the device below says of `part`, in blocks of the cache: one of which a part is stored is stored. Returns bytes.
-    fn append(&self, below: &[Extent], part: ByteRange, list: &mut Vec<Extent>) -> u64 {
-        let (block, last) = (self.places.block_bytes(), part.offset + part.len);
-        let (mut at, mut end) = (part.offset, part.offset);
-        for extent in below {
-            end = last.min(end + extent.len);
-            let (inside, around) = match end == last {
-                true => (end, end),
-                false => (end & !(block - 1), end.next_multiple_of(block)),
-            };
-            if (extent.hole || extent.zero) && inside > at {
-                Extent { len: inside - at, ..*extent }.append_to(list);
-                at = inside;
-            }
-            if end > at {
-                Extent::stored(around - at).append_to(list);
-                at = around;
-            }
-        }
-        at - part.offset
     }
 }

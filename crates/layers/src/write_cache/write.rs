@@ -144,11 +144,8 @@ impl Core {
             // Its blocks may be smaller, and its answer ends where it likes.
             while at < part.offset + part.len && list.len() < count_max {
                 let rest = ByteRange::new(at, part.offset + part.len - at);
-                for below in self.origin.extents(rest, count_max).await? {
-                    let len = below.len.min(part.offset + part.len - at);
-                    Extent { len, ..below }.append_to(&mut list);
-                    at += len;
-                }
+                let below = self.origin.extents(rest, count_max).await?;
+                at += Extent::append_in_blocks(&below, rest, block, &mut list);
             }
         }
         list.truncate(count_max);
