@@ -234,8 +234,6 @@ fn core(
         shards,
         zones,
         unsaved: Semaphore::new(0),
-        dirty: AtomicU64::new(0),
-        moving: AtomicU64::new(0),
         reclaim: Work::default(),
         pressure: (0..fit.places.shards).map(|_| Pressure::default()).collect(),
         changes: Changes::default(),

@@ -46,9 +46,6 @@ pub(super) struct Core {
     pub(super) zones: Zones,
     /// Blocks that are dirty, being written back, or about to become dirty.
     pub(super) unsaved: Semaphore,
-    /// Blocks that are dirty, and those that are being written back.
-    pub(super) dirty: AtomicU64,
-    pub(super) moving: AtomicU64,
     /// Background reclaim.
     pub(super) reclaim: Work,
     /// Of each shard.
@@ -285,10 +282,7 @@ impl Core {
                 "free memory of zone {zone} is counted"
             );
         }
-        let dirty: u64 = shards.iter().flatten().map(|zone| zone.0).sum();
-        let moving: u64 = shards.iter().flatten().map(|zone| zone.1).sum();
-        assert_eq!(dirty, self.dirty.load(Ordering::Relaxed), "dirty blocks are counted");
-        assert_eq!(moving, self.moving.load(Ordering::Relaxed), "blocks that are written back are counted");
-        assert!(dirty + moving <= self.unsaved.used(), "what is not below is counted");
+        let unsaved = self.zones.dirty() + self.zones.moving();
+        assert!(unsaved <= self.unsaved.used(), "what is not below is counted");
     }
 }

@@ -47,7 +47,7 @@ impl Source for Core {
 
     fn goal(&self) -> Goal {
         let due = self.due();
-        if self.dirty.load(Ordering::SeqCst) == 0 {
+        if self.zones.dirty() == 0 {
             return Goal::Rest;
         }
         match self.is_above_background() || self.is_waited_for() {
@@ -157,7 +157,7 @@ impl Core {
     }
 
     fn is_above_background(&self) -> bool {
-        self.dirty.load(Ordering::Relaxed) > self.background()
+        self.zones.dirty() > self.background()
     }
 
     /// Has what is too old written back; whether something is unsaved that becomes so.
