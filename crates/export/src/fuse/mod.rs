@@ -30,12 +30,10 @@
 //! | `controls` | attributes as files |
 //! | `class` | the files of `zram-control` |
 //! | `texts` | what open ones have shown |
-//! | `answer` | answers that are still to come |
 //! | `seek` | where data and holes begin |
 //! | `session` | messages to replies |
 //! | `transfers` | reads, writes and the like of disk files |
 
-mod answer;
 mod class;
 mod config;
 mod controls;
