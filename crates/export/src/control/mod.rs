@@ -43,7 +43,7 @@ pub mod session;
 mod test_catalog;
 pub mod work;
 
-pub use catalog::{Catalog, added_name};
+pub use catalog::{Catalog, DeviceChanges, added_name};
 pub use http::{HttpSession, Rights};
 pub use message::{ControlReply, ErrorReply, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, ServerVersion};
 pub use rows::{AttributeRow, ColumnRow, DeviceRow, LatencyRow, PassedRow, Shown, value_of};
