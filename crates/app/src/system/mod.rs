@@ -1,10 +1,4 @@
 //! What a server asks of the system for its own process, and how the kernel's texts of a process are read.
-//!
-//! | part | holds |
-//! | --- | --- |
-//! | `cgroup` | limits of the cgroups |
-//! | `daemon` | `--background` |
-//! | `service` | what a service manager hears |
 
 use spillway_core::Error;
 
