@@ -224,7 +224,7 @@ impl ServerPlan {
         let guests = config.devices.iter().any(|device| device.vhost_user.is_some());
         let devices = config.devices.into_iter().map(|device| {
             Ok(DevicePlan {
-                naming: device.naming()?,
+                naming: Naming::new(device.hidden, device.read_only_name, device.read_only_name_hidden)?,
                 guest: GuestPlan::new(device.vhost_user, device.vhost_user_accept_empty)?,
                 name: device.name,
                 read_only: device.read_only,
