@@ -23,7 +23,6 @@ mod handshake;
 mod incoming;
 mod memory;
 mod options;
-mod position;
 mod reply;
 mod request;
 mod responder;
