@@ -29,7 +29,7 @@ pub(crate) use clients::{
     WhyOptions,
 };
 pub(crate) use servers::{
-    CacheOptions, DiskOptions, GuestOptions, PageCacheMode, PageCacheOptions, RamOptions, ServeOptions,
+    CacheOptions, DiskOptions, PageCacheMode, PageCacheOptions, RamOptions, ReachOptions, ServeOptions,
 };
 
 const EXAMPLES: &str = "\
