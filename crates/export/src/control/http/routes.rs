@@ -105,7 +105,7 @@ fn look(method: &str, wanted: Wanted) -> Result<Wanted, Response> {
 /// Where lines go on.
 fn from(head: &RequestHead) -> Result<Option<u64>, Response> {
     let number = |text: &str| {
-        text.parse().map_err(|_| {
+        text.parse::<u64>().map_err(|_| {
             let words = format!("from cannot be {text:?}: give a number");
             Response::error(Status::BadRequest, &Error::invalid(words))
         })
