@@ -45,6 +45,13 @@ pub(crate) fn bytes_of(text: &str, field: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
+/// Capabilities by their numbers in `linux/capability.h`.
+pub(crate) const CAP_IPC_LOCK: u32 = 14;
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+
+/// With it, a server becomes an I/O flusher (PR_SET_IO_FLUSHER): memory that it asks for does not wait for I/O.
+pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
+
 /// Whether a set of capabilities in the status of a process has one.
 pub(crate) fn has_capability(status: &str, set: &str, capability: u32) -> bool {
     assert!(capability < 64, "a set has 64 bits, not {capability}");
