@@ -110,11 +110,6 @@ impl Mounting {
         })
     }
 
-    /// Gives a device alone to the file of it that `thread` opened; see [`Tree::hold`].
-    pub(crate) fn hold(&self, device: &str, thread: u32) -> Result<(), Kind> {
-        self.tree.hold(device, thread)
-    }
-
     /// Unmounts; [`Kind::Busy`] with who uses what is below.
     pub(crate) fn end(&self) -> Result<(), Error> {
         let openers = || self.tree.volumes().iter().flat_map(|volume| volume.openers()).collect::<Vec<_>>();
@@ -159,7 +154,7 @@ pub(crate) fn hold(device: &Device, mounting: Option<&Mounting>, opener: Option<
     let held = match (opener, mounting) {
         (None, _) => device.export.hold(),
         (Some(_), None) => Err(Kind::NotFound),
-        (Some(thread), Some(mounting)) => mounting.hold(name, thread),
+        (Some(thread), Some(mounting)) => mounting.tree.hold(name, thread),
     };
     held.map_err(|kind| match (kind, opener) {
         (Kind::NotFound, Some(thread)) => {
