@@ -1,63 +1,18 @@
 //! A queue that runs: does for it what `io::vhost` does on a worker.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use spillway_core::random::Random;
 use spillway_core::shared_memory::{self, Events, Queue};
-use spillway_core::sync::WaitList;
-use spillway_core::{Env, LocalFuture, Phase, work};
+use spillway_core::{Env, LocalFuture, Shutdown, work};
 
 use super::event::EventDescriptor;
 use crate::mount::Pace;
 use crate::world::World;
-
-/// A queue as its host knows it.
-pub(super) struct Running {
-    phase: Cell<Phase>,
-    waker: RefCell<Option<Waker>>,
-    gone: Cell<bool>,
-    left: WaitList,
-}
-
-impl Default for Running {
-    fn default() -> Self {
-        Self {
-            phase: Cell::new(Phase::Serving),
-            waker: RefCell::default(),
-            gone: Cell::default(),
-            left: WaitList::default(),
-        }
-    }
-}
-
-impl Running {
-    /// Asks the queue to end.
-    pub(super) fn ask(&self, phase: Phase) {
-        self.phase.set(phase);
-        self.wake();
-    }
-
-    /// Has the queue look around.
-    pub(super) fn wake(&self) {
-        let waker = self.waker.borrow_mut().take();
-        waker.into_iter().for_each(Waker::wake);
-    }
-
-    /// The queue is gone.
-    pub(super) fn leave(&self) {
-        self.gone.set(true);
-        self.left.wake_all();
-    }
-
-    /// Waits until the queue is gone.
-    pub(super) async fn left(&self) {
-        self.left.until(|| self.gone.get().then_some(())).await;
-    }
-}
 
 /// The events of the queue.
 struct Told {
@@ -87,7 +42,7 @@ impl Events for Told {
 pub(super) struct QueueTask {
     queue: Box<dyn Queue>,
     told: Told,
-    running: Rc<Running>,
+    shutdown: Arc<Shutdown>,
     world: Arc<World>,
     pace: Pace,
     random: Rc<RefCell<Random>>,
@@ -99,18 +54,18 @@ impl QueueTask {
     pub(super) fn new(
         queue: Box<dyn Queue>,
         (kick, call): (Rc<EventDescriptor>, Rc<EventDescriptor>),
-        running: Rc<Running>,
+        shutdown: Arc<Shutdown>,
         world: Arc<World>,
         pace: Pace,
         random: Rc<RefCell<Random>>,
     ) -> Self {
         let told = Told { kick, call };
-        Self { queue, told, running, world, pace, random, late: None }
+        Self { queue, told, shutdown, world, pace, random, late: None }
     }
 
     /// Lets the queue go on for a turn.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        *self.running.waker.borrow_mut() = Some(context.waker().clone());
+        self.shutdown.watch(0, context.waker());
         if self.late.is_none() && self.below(8) == 0 {
             let longest = self.pace.delay.as_nanos() as u64;
             self.late = Some(self.world.sleep(Duration::from_nanos(self.below(longest + 1))));
@@ -120,7 +75,7 @@ impl QueueTask {
         }
         self.late = None;
         let _turn = work::turn(self.pace.turn);
-        shared_memory::turn(&mut *self.queue, &mut self.told, self.running.phase.get(), context)
+        shared_memory::turn(&mut *self.queue, &mut self.told, self.shutdown.phase(), context)
     }
 
     fn below(&self, bound: u64) -> u64 {
