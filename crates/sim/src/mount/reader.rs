@@ -6,9 +6,10 @@ use std::task::{Context, Poll};
 
 use spillway_core::buffer::ALIGNMENT;
 use spillway_core::exchange::Exchange;
-use spillway_core::{Budget, Env, IoBuf, LocalFuture, Workspace, work};
+use spillway_core::{Budget, IoBuf, Workspace, work};
 
-use super::queue::{Format, MessageQueue, Pace};
+use super::queue::{Format, MessageQueue};
+use crate::pace::{Pace, Tempo};
 use crate::world::World;
 
 /// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
@@ -48,13 +49,10 @@ pub(super) struct FuseReader {
     index: usize,
     exchange: Box<dyn Exchange>,
     queue: Rc<MessageQueue>,
-    world: Arc<World>,
     buffers: MessageBuffers,
     /// For the next message. Absent while the exchange has it, and takes nothing.
     buf: Option<IoBuf>,
-    pace: Pace,
-    /// The server has other things to do.
-    late: Option<LocalFuture<()>>,
+    tempo: Tempo,
 }
 
 impl FuseReader {
@@ -62,25 +60,18 @@ impl FuseReader {
         index: usize,
         exchange: Box<dyn Exchange>,
         queue: Rc<MessageQueue>,
-        world: Arc<World>,
+        world: &Arc<World>,
         buffers: MessageBuffers,
         pace: Pace,
     ) -> Self {
-        let buf = buffers.try_take();
-        Self { index, exchange, queue, world, buffers, buf, pace, late: None }
+        let (buf, tempo) = (buffers.try_take(), Tempo::new(world, &queue.chance, pace));
+        Self { index, exchange, queue, buffers, buf, tempo }
     }
 
     /// Lets the exchange go on for a turn; it has hung up where that is the last.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.queue.listen(self.index, context.waker());
-        if self.late.is_none() && self.queue.below(8) == 0 {
-            self.late = Some(self.world.sleep(self.queue.lateness(self.pace.delay)));
-        }
-        if self.late.as_mut().is_some_and(|late| late.as_mut().poll(context).is_pending()) {
-            return Poll::Pending;
-        }
-        self.late = None;
-        let _turn = work::turn(self.pace.turn);
+        let Some(_turn) = self.tempo.turn(context) else { return Poll::Pending };
         loop {
             work::spend(1);
             self.exchange.poll(context);
@@ -111,7 +102,7 @@ impl FuseReader {
     /// Reads a message and hands it over; false where none is there.
     fn read(&mut self) -> bool {
         // A signal.
-        if self.queue.below(16) == 0 {
+        if self.queue.chance.below(16) == 0 {
             return true;
         }
         let Some(message) = self.queue.take(self.index) else { return false };

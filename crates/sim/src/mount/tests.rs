@@ -10,7 +10,8 @@ use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{Env, IoBuf};
 
 use super::queue::number_of;
-use super::{Format, Mount, Pace};
+use super::{Format, Mount};
+use crate::pace::Pace;
 use crate::world::World;
 
 const FORMAT: Format = Format { len_max: 100, payload_offset: 80, kept_len_min: 50 };

@@ -9,19 +9,17 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use spillway_core::random::Random;
 use spillway_core::shared_memory::{ConversationHost, EventOf, NewQueue, SharedMemory};
 use spillway_core::sync::Mutex;
 use spillway_core::{Error, Job, LocalFuture, Phase, Shutdown};
 
-use crate::mount::Pace;
+use crate::pace::{Chance, Pace, Tempo};
 use crate::world::World;
 use task::QueueTask;
 
@@ -84,7 +82,7 @@ struct Running {
 pub struct Rings {
     world: Arc<World>,
     pace: Pace,
-    random: Rc<RefCell<Random>>,
+    chance: Chance,
     descriptor: File,
     handed_over: VecDeque<Arc<MachineMemory>>,
     made: Option<Arc<MachineMemory>>,
@@ -97,7 +95,7 @@ impl Rings {
         Self {
             world: world.clone(),
             pace,
-            random: Rc::new(RefCell::new(Random(seed))),
+            chance: Chance::new(seed),
             descriptor: File::open("/dev/null").expect("every system has it"),
             handed_over: VecDeque::new(),
             made: None,
@@ -167,11 +165,10 @@ impl ConversationHost for Rings {
         let slot = self.slots.entry(index).or_default();
         assert!(slot.running.is_none(), "queue {index} is started twice");
         let (events, shutdown) = ((slot.kick.clone(), slot.call.clone()), Arc::<Shutdown>::default());
-        let (end, world, pace, random) =
-            (shutdown.clone(), self.world.clone(), self.pace, self.random.clone());
+        let (end, tempo) = (shutdown.clone(), Tempo::new(&self.world, &self.chance, self.pace));
         // The queue is gone before anybody hears of it.
         let task = Job::spawn_here(&*self.world, async move {
-            let mut task = QueueTask::new(new_queue(), events, end, world, pace, random);
+            let mut task = QueueTask::new(new_queue(), events, end, tempo);
             std::future::poll_fn(|context| task.turn(context)).await;
         });
         slot.running = Some(Running { shutdown, task });

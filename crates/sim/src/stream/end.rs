@@ -5,24 +5,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Session};
-use spillway_core::{Env, IoBuf, LocalFuture, work};
+use spillway_core::{IoBuf, work};
 
-use super::ends::{Ends, Pipe, SessionOutcome, Side, StreamShape};
+use super::ends::{Ends, Pipe, SessionOutcome, Side};
+use crate::pace::{Pace, Tempo};
 use crate::world::World;
 
 /// An end with a session.
 pub(super) struct Endpoint {
     pub(super) side: Side,
-    pub(super) session: Box<dyn Session>,
+    session: Box<dyn Session>,
     pub(super) ends: Rc<Ends>,
-    pub(super) world: Arc<World>,
-    pub(super) shape: StreamShape,
+    tempo: Tempo,
     /// Received, and not yet taken by the session.
-    pub(super) kept: Vec<u8>,
+    kept: Vec<u8>,
     /// A window of the session's that waits for a payload.
-    pub(super) lent: Option<IoBuf>,
-    /// Its thread has other things to do.
-    pub(super) late: Option<LocalFuture<()>>,
+    lent: Option<IoBuf>,
 }
 
 impl Endpoint {
@@ -32,10 +30,10 @@ impl Endpoint {
         session: Box<dyn Session>,
         ends: &Rc<Ends>,
         world: &Arc<World>,
-        shape: StreamShape,
+        pace: Pace,
     ) -> Self {
-        let (ends, world) = (ends.clone(), world.clone());
-        Self { side, session, ends, world, shape, kept: Vec::new(), lent: None, late: None }
+        let (ends, tempo) = (ends.clone(), Tempo::new(world, &ends.chance, pace));
+        Self { side, session, ends, tempo, kept: Vec::new(), lent: None }
     }
 
     fn incoming(&self) -> &Pipe {
@@ -49,14 +47,7 @@ impl Endpoint {
     /// Lets the session go on for a turn.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<SessionOutcome> {
         self.ends.register(self.side, context.waker());
-        if self.late.is_none() && self.ends.below(8) == 0 {
-            self.late = Some(self.world.sleep(self.ends.lateness(self.shape.delay)));
-        }
-        if self.late.as_mut().is_some_and(|late| late.as_mut().poll(context).is_pending()) {
-            return Poll::Pending;
-        }
-        self.late = None;
-        let _turn = work::turn(self.shape.turn);
+        let Some(_turn) = self.tempo.turn(context) else { return Poll::Pending };
         loop {
             work::spend(1);
             self.session.poll(context);
@@ -132,7 +123,7 @@ impl Endpoint {
         if held == 0 || self.ends.silent.get() {
             return Vec::new();
         }
-        let bytes = self.incoming().take(1 + self.ends.below(held as u64) as usize);
+        let bytes = self.incoming().take(1 + self.ends.chance.below(held as u64) as usize);
         self.ends.wake_peer_of(self.side);
         bytes
     }

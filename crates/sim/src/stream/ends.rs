@@ -3,20 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Waker;
-use std::time::Duration;
 
-use spillway_core::random::Random;
 use spillway_core::sync::WaitList;
+
+use crate::pace::{Chance, Pace};
 
 /// What a stream is like.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamShape {
     /// Bytes that it holds in each direction, at least one.
     pub room: usize,
-    /// Units of work of a turn of the server.
-    pub turn: u32,
-    /// The longest that a piece is late, and the server with it.
-    pub delay: Duration,
+    /// How fast its ends are.
+    pub pace: Pace,
 }
 
 /// How the server's end has ended.
@@ -85,7 +83,7 @@ pub(super) struct Ends {
     pub(super) outcome: Cell<Option<SessionOutcome>>,
     /// Nothing arrives at an end that has a session, not even that the other has closed.
     pub(super) silent: Cell<bool>,
-    pub(super) random: RefCell<Random>,
+    pub(super) chance: Chance,
 }
 
 impl Ends {
@@ -134,15 +132,5 @@ impl Ends {
         }
         self.wake_server();
         self.wake_client();
-    }
-
-    /// A number below `bound`, which is not zero.
-    pub(super) fn below(&self, bound: u64) -> u64 {
-        self.random.borrow_mut().below(bound)
-    }
-
-    /// How late something is.
-    pub(super) fn lateness(&self, longest: Duration) -> Duration {
-        Duration::from_nanos(self.below(longest.as_nanos() as u64 + 1))
     }
 }

@@ -14,13 +14,12 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use spillway_core::Env;
-use spillway_core::random::Random;
 use spillway_core::session::Session;
 use spillway_core::sync::WaitList;
 
+use crate::pace::{Chance, Tempo};
 use crate::world::World;
 use end::Endpoint;
 use ends::{Ends, Pipe, Side};
@@ -30,24 +29,24 @@ pub use ends::{SessionOutcome, StreamShape};
 /// The client's end of a stream.
 pub struct Stream {
     ends: Rc<Ends>,
-    world: Arc<World>,
-    delay: Duration,
+    tempo: Tempo,
 }
 
 impl Stream {
     /// Connects to `session`, which is served by a task of `world` from now on. `seed` decides what is late, and the pieces.
     pub fn connect(world: &Arc<World>, session: Box<dyn Session>, shape: StreamShape, seed: u64) -> Self {
         let ends = ends(shape, seed);
-        serve(world, Endpoint::new(Side::Server, session, &ends, world, shape));
-        Self { ends, world: world.clone(), delay: shape.delay }
+        serve(world, Endpoint::new(Side::Server, session, &ends, world, shape.pace));
+        let tempo = Tempo::new(world, &ends.chance, shape.pace);
+        Self { ends, tempo }
     }
 
     /// Sends all of `bytes`, as far as the server takes them; false where an end has closed first.
     pub async fn send(&self, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         while !rest.is_empty() {
-            self.be_late().await;
-            let piece = 1 + self.ends.below(rest.len() as u64) as usize;
+            self.tempo.be_late().await;
+            let piece = 1 + self.ends.chance.below(rest.len() as u64) as usize;
             let sent = self.ends.news.until(|| {
                 if self.ends.to_server.closed.get() {
                     return Some(None);
@@ -64,7 +63,7 @@ impl Stream {
 
     /// Appends at least one byte to `bytes`; false where none will come any more.
     pub async fn receive(&self, bytes: &mut Vec<u8>) -> bool {
-        self.be_late().await;
+        self.tempo.be_late().await;
         let pipe = &self.ends.to_client;
         let arrived = self.ends.news.until(|| (!pipe.is_empty() || pipe.closed.get()).then_some(()));
         arrived.await;
@@ -72,15 +71,9 @@ impl Stream {
         if held == 0 {
             return false;
         }
-        bytes.extend(pipe.take(1 + self.ends.below(held as u64) as usize));
+        bytes.extend(pipe.take(1 + self.ends.chance.below(held as u64) as usize));
         self.ends.wake_server();
         true
-    }
-
-    async fn be_late(&self) {
-        if self.ends.below(4) == 0 {
-            self.world.sleep(self.ends.lateness(self.delay)).await;
-        }
     }
 
     /// The client's socket is closed. What the server sends from now on is lost.
@@ -117,8 +110,8 @@ impl Cable {
         seed: u64,
     ) -> Self {
         let ends = ends(shape, seed);
-        serve(world, Endpoint::new(Side::Server, server, &ends, world, shape));
-        serve(world, Endpoint::new(Side::Client, client, &ends, world, shape));
+        serve(world, Endpoint::new(Side::Server, server, &ends, world, shape.pace));
+        serve(world, Endpoint::new(Side::Client, client, &ends, world, shape.pace));
         Self(ends)
     }
 
@@ -153,7 +146,7 @@ fn ends(shape: StreamShape, seed: u64) -> Rc<Ends> {
         client: RefCell::default(),
         outcome: Cell::default(),
         silent: Cell::default(),
-        random: RefCell::new(Random(seed)),
+        chance: Chance::new(seed),
     })
 }
 

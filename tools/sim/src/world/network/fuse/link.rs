@@ -13,7 +13,8 @@ use spillway_export::fuse::wire::{
     Fields, MAJOR, MINOR_MIN, ROOT, fallocate_mode, init_flag, opcode, open_flag, open_mode,
 };
 use spillway_export::fuse::{KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
-use spillway_sim::mount::{Format, Mount, Pace};
+use spillway_sim::mount::{Format, Mount};
+use spillway_sim::pace::Pace;
 use spillway_sim::world::World;
 
 use super::super::parts::{PAGE, parts};
