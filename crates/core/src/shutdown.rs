@@ -1,7 +1,9 @@
 //! Shutdown: how far it is, for the tasks that it ends.
 
 use std::collections::BTreeMap;
-use std::task::Waker;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Poll, Waker};
 
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
@@ -53,6 +55,16 @@ impl Shutdown {
     /// Wakes the task of that number no more.
     pub fn forget(&self, number: u64) {
         self.watchers.lock().remove(&number);
+    }
+
+    /// What `work` comes to, unless `phase` or a stricter one is asked for before. For the one task that watches, as number 0.
+    pub async fn unless<T>(&self, phase: Phase, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            self.watch(0, context.waker());
+            if self.phase() >= phase { Poll::Ready(None) } else { work.as_mut().poll(context).map(Some) }
+        })
+        .await
     }
 }
 
