@@ -41,6 +41,6 @@ pub use loop_device::{LoopDevice, backing_file};
 pub use mount::Mount;
 pub use mount_table::{Bound, MountPoint, file_system_at, loop_devices_below, mounts_below, places_of};
 pub(crate) use mount_table::{is_away, numbers};
-pub use reader::{MessageBuffers, READER_BYTES};
+pub use reader::READER_BYTES;
 pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};
 pub use shown_file::ShownFile;

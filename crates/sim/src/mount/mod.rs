@@ -15,15 +15,13 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use spillway_core::Env;
-use spillway_core::exchange::Exchange;
+use spillway_core::exchange::{Exchange, MessageBuffers, MessageFormat};
+use spillway_core::{Budget, Env};
 
 use crate::pace::{Pace, Tempo};
 use crate::world::World;
 use queue::MessageQueue;
-use reader::{FuseReader, MessageBuffers};
-
-pub use queue::Format;
+use reader::FuseReader;
 
 /// The kernel's end of a mount.
 pub struct Mount {
@@ -36,14 +34,15 @@ impl Mount {
     pub fn connect(
         world: &Arc<World>,
         exchanges: Vec<Box<dyn Exchange>>,
-        format: Format,
+        format: MessageFormat,
         pace: Pace,
         seed: u64,
     ) -> Self {
         let queue = Rc::new(MessageQueue::new(exchanges.len(), seed));
-        let buffers = MessageBuffers::new(format, exchanges.len());
+        let buffers = MessageBuffers::new(format, exchanges.len(), &Budget::new(Budget::UNLIMITED))
+            .expect("an unlimited budget has room");
         for (index, exchange) in exchanges.into_iter().enumerate() {
-            let mut reader = FuseReader::new(index, exchange, queue.clone(), world, buffers.clone(), pace);
+            let mut reader = FuseReader::new(index, exchange, queue.clone(), world, buffers.inbox(), pace);
             let queue = queue.clone();
             world.spawn_here(Box::pin(async move {
                 poll_fn(|context| reader.turn(context)).await;

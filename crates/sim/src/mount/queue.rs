@@ -1,4 +1,4 @@
-//! What the two ends of a mount share: what messages are like, those that are under way, and who waits for news of them.
+//! What the two ends of a mount share: the messages that are under way, and who waits for news of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -10,17 +10,6 @@ use crate::pace::Chance;
 
 /// Messages of which any may be read first: those of several clients have no order, and the kernel keeps some back.
 const UNORDERED: usize = 4;
-
-/// What messages are like.
-#[derive(Clone, Copy, Debug)]
-pub struct Format {
-    /// Bytes of the longest.
-    pub len_max: usize,
-    /// Bytes in front of what is to lie at the start of a page.
-    pub payload_offset: usize,
-    /// Bytes of the shortest whose buffer an exchange may keep for a device.
-    pub kept_len_min: usize,
-}
 
 /// A message that nobody has read.
 struct Unread {
