@@ -37,11 +37,7 @@ impl Endpoint {
     }
 
     fn incoming(&self) -> &Pipe {
-        if self.side == Side::Server { &self.ends.to_server } else { &self.ends.to_client }
-    }
-
-    fn outgoing(&self) -> &Pipe {
-        if self.side == Side::Server { &self.ends.to_client } else { &self.ends.to_server }
+        self.ends.to(self.side)
     }
 
     /// Lets the session go on for a turn.
@@ -74,15 +70,14 @@ impl Endpoint {
     fn feed(&mut self) -> Option<bool> {
         if self.session.finished() {
             // Whether its peer still reads is seen by sending.
-            return (!self.ends.is_closed(self.outgoing())).then_some(false);
+            return (!self.ends.is_known_closed()).then_some(false);
         }
         let lent = self.lent.take();
         let intake = lent.map_or_else(|| self.session.intake(), Intake::Payload);
-        let pipe = self.incoming();
-        let gone = self.ends.is_closed(pipe) && pipe.is_empty() && self.kept.is_empty();
+        let gone = self.ends.is_known_closed() && self.incoming().is_empty() && self.kept.is_empty();
         match intake {
             // A driver that receives nothing looks whether its peer is there.
-            Intake::Pause => (!self.ends.is_closed(self.outgoing())).then_some(false),
+            Intake::Pause => (!self.ends.is_known_closed()).then_some(false),
             Intake::Bytes | Intake::Payload(_) if gone => None,
             Intake::Bytes => Some(self.feed_bytes()),
             Intake::Payload(buf) => Some(self.feed_payload(buf)),
@@ -124,15 +119,14 @@ impl Endpoint {
             return Vec::new();
         }
         let bytes = self.incoming().take(1 + self.ends.chance.below(held as u64) as usize);
-        self.ends.wake_peer_of(self.side);
+        self.ends.wake(self.side.peer());
         bytes
     }
 
     /// Sends what there is room for. What nobody reads any more is lost.
     fn send(&mut self) -> bool {
         let ends = self.ends.clone();
-        let outgoing = if self.side == Side::Server { &ends.to_client } else { &ends.to_server };
-        let lost = ends.is_closed(outgoing);
+        let (outgoing, lost) = (ends.to(self.side.peer()), ends.is_known_closed());
         let output = self.session.output();
         let mut slices = Vec::new();
         output.gather(&mut slices, 16);
@@ -141,7 +135,7 @@ impl Endpoint {
         drop(slices);
         output.advance(sent);
         if sent > 0 {
-            self.ends.wake_peer_of(self.side);
+            self.ends.wake(self.side.peer());
         }
         sent > 0
     }
