@@ -72,7 +72,9 @@ impl Shutdown {
 mod tests {
     use super::*;
     use crate::contract::Wakes;
+    use std::future::pending;
     use std::sync::Arc;
+    use std::task::Context;
 
     #[test]
     fn it_only_gets_stricter_and_wakes_its_watchers() {
@@ -85,5 +87,23 @@ mod tests {
         shutdown.forget(7);
         shutdown.wake();
         assert_eq!(wakes.count(), 2);
+    }
+
+    #[test]
+    fn what_waits_beside_it_ends_once_that_phase_is_asked_for() {
+        let (shutdown, wakes) = (Shutdown::default(), Arc::<Wakes>::default());
+        let waker = wakes.waker();
+        let mut context = Context::from_waker(&waker);
+        let mut work = pin!(shutdown.unless(Phase::Aborting, pending::<()>()));
+        for (phase, ends) in [(Phase::Serving, false), (Phase::Draining, false), (Phase::Aborting, true)] {
+            shutdown.ask(phase);
+            assert_eq!(
+                work.as_mut().poll(&mut context),
+                if ends { Poll::Ready(None) } else { Poll::Pending }
+            );
+        }
+        assert_eq!(wakes.count(), 2, "the first phase comes before it waits");
+        let mut done = pin!(shutdown.unless(Phase::Aborting, async {}));
+        assert_eq!(done.as_mut().poll(&mut context), Poll::Ready(None));
     }
 }
