@@ -35,7 +35,7 @@ mod view;
 pub mod wire;
 
 pub use class::CLASS;
-pub use config::{Config, KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
+pub use config::{Config, MESSAGE_FORMAT};
 pub use controls::Folder;
 pub use session::FuseSession;
 pub use texts::TEXT_BYTES;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_core::session::Session;
 use spillway_core::sync::Mutex;
-use spillway_core::test_clock::Restless;
+use spillway_core::test_clock::Clock;
 use spillway_core::{ByteRange, Error, Job, LocalFuture};
 
 use super::super::call::{Answered, Body, JournalEffect, PendingCall};
@@ -99,14 +99,14 @@ fn ask(link: &Link) -> Job<Answered> {
 /// The pauses where eight connections are lost, so long after each other, each with one of its two requests answered: that of the number.
 /// The first is what the connection before has left unanswered.
 fn pauses(answered: u64, apart: Duration) -> Vec<Duration> {
-    let (world, dial) = (Arc::<Restless>::default(), Arc::<Dialed>::default());
+    let (world, dial) = (Arc::<Clock>::default(), Arc::<Dialed>::default());
     let (link, mut context) = (super::link(world.clone(), None, 0), Context::from_waker(Waker::noop()));
     let mut session: Box<dyn Session> = Box::new(connected(&link));
     let first = link.outcome(0, 1).and_then(Result::ok).expect("it is connected");
     let mut kept = pin!(keep(link.clone(), dial.clone(), first));
     let mut calls = vec![ask(&link)];
     for _ in 0..8 {
-        world.clock.pass(apart);
+        world.pass(apart);
         calls.push(ask(&link));
         session.poll(&mut context);
         session.output().clear();
