@@ -1,6 +1,8 @@
 //! Exit codes, failures that know theirs, and signals that end a server.
 
 use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 use spillway_core::{Error, Kind};
 
@@ -96,6 +98,12 @@ pub(crate) fn failed(error: Error) -> Error {
 pub(crate) fn code_of(error: &anyhow::Error) -> Exit {
     let known = error.chain().find_map(|cause| cause.downcast_ref::<Failure>());
     known.map_or(Exit::Failed, |failure| failure.exit)
+}
+
+/// How another program has ended, as a shell has it.
+pub(crate) fn code_of_program(status: ExitStatus) -> u8 {
+    let number = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(number).unwrap_or(1)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! | `client` | the commands that talk to running servers |
 //! | `doctor` | what of a host helps or hinders a server |
 //! | `runtime_folder`, `address` | where servers are found |
-//! | `memory`, `log`, `words`, `plain` | budget, log, what is said beside it, and is safe for a terminal |
+//! | `memory`, `log`, `words`, `plain`, `tables` | budget, log, what is said beside it, is safe for a terminal, and stands in columns |
 //! | `system`, `exit` | what a server asks of the system: cgroups, `--background`, service managers; exit codes |
 #![forbid(unsafe_code)]
 
@@ -25,6 +25,7 @@ mod runtime_folder;
 mod scratch;
 mod server;
 mod system;
+mod tables;
 mod trust;
 mod words;
 

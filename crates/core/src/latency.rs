@@ -23,18 +23,12 @@ const BUCKETS: usize = 28;
 /// Where the first bucket ends, in nanoseconds.
 const FIRST_NANOS: u64 = 250;
 
-const OPERATIONS: [(Op, &str); 5] = [
-    (Op::Read, "read"),
-    (Op::Write, "write"),
-    (Op::Flush, "flush"),
-    (Op::Discard, "discard"),
-    (Op::WriteZeroes, "write_zeroes"),
-];
+const OPERATIONS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 
 /// How long requests of one operation took, since the device is open.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperationLatency {
-    /// `read`, `write`, `flush`, `discard` or `write_zeroes`.
+    /// [`Op::name`].
     pub operation: &'static str,
     /// What those that were timed took together.
     pub seconds: f64,
@@ -104,15 +98,15 @@ impl Latencies {
     }
 
     fn took(&self, op: Op, begun: Duration) {
-        let index = OPERATIONS.iter().position(|(other, _)| *other == op).expect("each operation is listed");
+        let index = OPERATIONS.iter().position(|other| *other == op).expect("each operation is listed");
         self.of[index].add(self.env.now().saturating_sub(begun));
     }
 
     /// What was timed, of each operation that was asked for.
     pub fn shown(&self) -> Vec<OperationLatency> {
         let all = OPERATIONS.iter().zip(&self.of);
-        let shown = all.map(|(&(_, operation), histogram)| OperationLatency {
-            operation,
+        let shown = all.map(|(op, histogram)| OperationLatency {
+            operation: op.name(),
             seconds: histogram.nanos.load(Ordering::Relaxed) as f64 / 1e9,
             counts: histogram.counts(),
         });

@@ -1,7 +1,9 @@
 //! Shutdown: how far it is, for the tasks that it ends.
 
 use std::collections::BTreeMap;
-use std::task::Waker;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Poll, Waker};
 
 use crate::sync::{AtomicU32, Mutex, Ordering};
 
@@ -54,13 +56,25 @@ impl Shutdown {
     pub fn forget(&self, number: u64) {
         self.watchers.lock().remove(&number);
     }
+
+    /// What `work` comes to, unless `phase` or a stricter one is asked for before. For the one task that watches, as number 0.
+    pub async fn unless<T>(&self, phase: Phase, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            self.watch(0, context.waker());
+            if self.phase() >= phase { Poll::Ready(None) } else { work.as_mut().poll(context).map(Some) }
+        })
+        .await
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::contract::Wakes;
+    use std::future::pending;
     use std::sync::Arc;
+    use std::task::Context;
 
     #[test]
     fn it_only_gets_stricter_and_wakes_its_watchers() {
@@ -73,5 +87,23 @@ mod tests {
         shutdown.forget(7);
         shutdown.wake();
         assert_eq!(wakes.count(), 2);
+    }
+
+    #[test]
+    fn what_waits_beside_it_ends_once_that_phase_is_asked_for() {
+        let (shutdown, wakes) = (Shutdown::default(), Arc::<Wakes>::default());
+        let waker = wakes.waker();
+        let mut context = Context::from_waker(&waker);
+        let mut work = pin!(shutdown.unless(Phase::Aborting, pending::<()>()));
+        for (phase, ends) in [(Phase::Serving, false), (Phase::Draining, false), (Phase::Aborting, true)] {
+            shutdown.ask(phase);
+            assert_eq!(
+                work.as_mut().poll(&mut context),
+                if ends { Poll::Ready(None) } else { Poll::Pending }
+            );
+        }
+        assert_eq!(wakes.count(), 2, "the first phase comes before it waits");
+        let mut done = pin!(shutdown.unless(Phase::Aborting, async {}));
+        assert_eq!(done.as_mut().poll(&mut context), Poll::Ready(None));
     }
 }

@@ -54,22 +54,12 @@ fn a_waiter_that_leaves() {
     let hasty = {
         let shared = shared.clone();
         thread::spawn(move || {
-            let mut looks = 0;
-            block_on(async {
-                let mut wait = std::pin::pin!(shared.0.until(|| take(&shared.1)));
-                std::future::poll_fn(|context| {
-                    looks += 1;
-                    match wait.as_mut().poll(context) {
-                        std::task::Poll::Pending if looks > 1 => std::task::Poll::Ready(None),
-                        std::task::Poll::Pending => {
-                            context.waker().wake_by_ref();
-                            std::task::Poll::Pending
-                        }
-                        ready => ready.map(Some),
-                    }
-                })
-                .await
-            })
+            let mut served = false;
+            block_on(leave_early(async {
+                shared.0.until(|| take(&shared.1)).await;
+                served = true;
+            }));
+            served
         })
     };
     let give = |token| {
@@ -79,7 +69,7 @@ fn a_waiter_that_leaves() {
     // Late enough that both have usually begun to wait.
     (0..10).for_each(|_| thread::yield_now());
     give(1);
-    if hasty.join().expect("the hasty one leaves").is_some() {
+    if hasty.join().expect("the hasty one leaves") {
         give(2);
     }
     patient.join().expect("the patient one is served");
@@ -125,7 +115,7 @@ fn lending() {
         })
         .into();
     let hasty = workspace.clone();
-    takers.push(thread::spawn(move || block_on(async { leave_early(hasty.take(3 * PAGE)).await })));
+    takers.push(thread::spawn(move || block_on(leave_early(hasty.take(3 * PAGE)))));
     takers.into_iter().for_each(|taker| taker.join().expect("a taker ends"));
     assert!(workspace.try_take(3 * PAGE).is_some(), "something was not given back");
 }

@@ -11,6 +11,7 @@
 //! | [`vhost`] | [`serve_vhost`](vhost::serve_vhost): conversations with virtual machine monitors, and queues in memory that these share |
 //! | [`patient`], [`signals`] | writing to who may not read, and signals that are ignored |
 //! | [`processes`], `child` | looks at other processes, of which none is waited for; [`end_with_us`], [`Before`]: programs that it starts |
+//! | `sysfs` | what the kernel shows of block devices |
 //! | [`mod@mutant`] | deliberate defects, of builds for tests alone |
 //!
 //! Futures of this crate live and die on the thread that polls them first. Nothing outside names the asynchronous runtime.
@@ -28,6 +29,7 @@ pub mod vhost;
 mod child;
 mod net;
 mod runtime;
+mod sysfs;
 
 pub use child::{Before, end_with_us, keep_descriptors_from};
 pub use file::{Direct, FileOptions, Footprint, Survey, identity_of, lock_file, open, program_of};

@@ -6,6 +6,7 @@ pub mod image;
 pub mod memory;
 pub mod model;
 pub mod mount;
+pub mod pace;
 pub mod payload;
 pub mod rings;
 pub mod stream;

@@ -51,6 +51,20 @@ fn an_image_that_turns_a_cache_on_is_refused_until_it_no_longer_does() {
     serves(cluster, &image, 10, STACKS[0]);
 }
 
+/// As with a library of Ceph 14, over a pool that has no options.
+#[test]
+fn an_image_that_turns_a_cache_on_is_refused_though_the_library_lists_no_options() {
+    let cluster = Cluster::shared();
+    let image = cluster.image("turns-a-cache-on-unlisted", SIZE);
+    let unlisted = || plain(cluster, Arc::default(), &image).with_mutant("rbd: list no options");
+    cluster.rbd(&["config", "image", "set", &image, "rbd_cache", "true"]);
+    let (server, ended) = unlisted().attempt();
+    assert!(ended.is_some(), "it serves the image: {}", server.log());
+    server.says("its image sets rbd_cache (true)");
+    cluster.rbd(&["config", "image", "set", &image, "rbd_cache", "false"]);
+    stop(&mut unlisted().start());
+}
+
 /// Also in a namespace, which has no configuration of its own. Who has the lock keeps it.
 #[test]
 fn a_pool_that_turns_a_cache_on_counts_unless_the_image_says_otherwise() {

@@ -22,7 +22,7 @@ use spillway_export::fuse::wire::{self, Header, opcode};
 use spillway_export::fuse::{Config, FuseSession, Tree};
 
 use device::SIZE;
-use toy::{Toy, ToyCatalog};
+use toy::{Toy, ToyServer};
 
 const CONFIG: Config = Config { held_bytes_max: 64 << 10 };
 
@@ -77,9 +77,9 @@ fuzz_target!(|input: &[u8]| {
     let aligned = Aligned::to_bytes(device, &Budget::new(Budget::UNLIMITED)).expect("there is no limit");
     let export = Arc::new(Export::new("ram0", aligned).expect("a good name"));
     let toy = Arc::<Toy>::default();
-    let catalog = Arc::new(ToyCatalog(toy.clone()));
-    let tree = Arc::new(Tree::new(0, 0, 0).with_class(catalog.clone()));
-    tree.add(export.clone(), vec![toy.folder()], catalog);
+    let server = Arc::new(ToyServer(toy.clone()));
+    let tree = Arc::new(Tree::new(0, 0, 0).with_class(server.clone()));
+    tree.add(export.clone(), vec![toy.folder()], server);
     let mut session = FuseSession::new(tree.clone(), CONFIG);
     let (mut sent, mut answered) = (0, 0);
     while let [operation, node, short, long, rest @ ..] = recipes {

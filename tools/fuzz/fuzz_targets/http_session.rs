@@ -12,7 +12,9 @@ use libfuzzer_sys::fuzz_target;
 use spillway_core::session::{Intake, Session};
 use spillway_core::sync::{AtomicUsize, Ordering};
 use spillway_core::{Answer, Error, Kind, work};
-use spillway_export::control::{AttributeRow, Catalog, DeviceRow, HttpSession, Operation, Rights, ServerVersion, Shown};
+use spillway_export::control::{
+    AttributeRow, Catalog, DeviceChanges, DeviceRow, HttpSession, Operation, Rights, ServerVersion, Shown,
+};
 
 /// Devices and attributes that are there under any name.
 #[derive(Default)]
@@ -41,7 +43,9 @@ impl Catalog for Anything {
     fn get(&self, _: &str, attribute: &str, from: u64) -> Result<Shown, Error> {
         Ok(Shown { name: attribute.into(), value: from.into(), text: String::new(), next: from.checked_add(1) })
     }
+}
 
+impl DeviceChanges for Anything {
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
         self.changes.fetch_add(1, Ordering::Relaxed);
         match operation {

@@ -18,6 +18,7 @@ use spillway_export::nbd::client::{Dial, NbdOrigin, NewSession, Settings};
 use spillway_export::nbd::wire::{
     self, ChunkHeader, HeaderStyle, OptionHeader, RequestHeader, chunk, cmd, flag, info, opt, rep,
 };
+use spillway_sim::pace::Pace;
 use spillway_sim::stream::{Stream, StreamShape};
 use spillway_sim::world::World;
 
@@ -60,7 +61,8 @@ impl Dial for Liar {
         let seed = self.seed ^ world.random() ^ channel as u64;
         Box::pin(async move {
             let room = [40, 500, 5000, 1 << 20][(choices >> 4 & 3) as usize];
-            let shape = StreamShape { room, turn: 2000, delay: Duration::from_millis(1) };
+            let pace = Pace { turn: 2000, delay: Duration::from_millis(1) };
+            let shape = StreamShape { room, pace };
             let stream = Stream::connect(&world, session(), shape, seed);
             let mut server =
                 Server { stream, script, choices, came: Vec::new(), bytes: vec![0; SIZE as usize] };

@@ -10,7 +10,6 @@ use spillway_layers::limits;
 use spillway_layers::options::{Reading, unknown};
 use spillway_layers::stack::{LayerConfig, OriginConfig};
 
-use crate::cli::naming::Naming;
 use crate::cli::server_options::ServerConfig;
 use crate::exit::Failure;
 
@@ -94,13 +93,6 @@ impl<'a> Visitor<'a> for Keys {
             }
         }
         Ok(Config { server: server.end()?, devices })
-    }
-}
-
-impl DeviceConfig {
-    /// Its names beside that of the device.
-    pub(crate) fn naming(&self) -> Result<Naming> {
-        Naming::new(self.hidden, self.read_only_name.clone(), self.read_only_name_hidden)
     }
 }
 

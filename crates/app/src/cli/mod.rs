@@ -1,12 +1,4 @@
 //! The command line: commands, their help and their checks.
-//!
-//! | part | holds |
-//! | --- | --- |
-//! | `clients`, `servers` | options of commands |
-//! | `declared`, `server_options` | options that are declared once for the command line and the file of `serve` |
-//! | `config`, `plan` | that file; what it or the options come to |
-//! | `distinct`, `place` | no two devices on one storage; where they are mounted |
-//! | `naming` | the names by which NBD clients find them |
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -37,7 +29,7 @@ pub(crate) use clients::{
     WhyOptions,
 };
 pub(crate) use servers::{
-    CacheOptions, DiskOptions, GuestOptions, PageCacheMode, PageCacheOptions, RamOptions, ServeOptions,
+    CacheOptions, DiskOptions, PageCacheMode, PageCacheOptions, RamOptions, ReachOptions, ServeOptions,
 };
 
 const EXAMPLES: &str = "\

@@ -1,7 +1,6 @@
 //! The names under which NBD clients find a device: its own, and a second one by which they can only read.
 
 use anyhow::{Context, Result};
-use clap::Args;
 use spillway_export::Alias;
 
 use crate::exit::Failure;
@@ -30,30 +29,6 @@ pub(crate) struct Naming {
     pub(crate) hidden: bool,
     /// The second name, in which a '%' stands for the number of the device.
     pub(crate) alias: Option<Alias>,
-}
-
-/// Options of a command that serves one device.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Clients")]
-pub(crate) struct NamingOptions {
-    /// Also serve the device over NBD as NAME, where clients can only read; % is the number that stands for % in --name
-    #[arg(long, value_name = "NAME")]
-    pub(crate) read_only_name: Option<String>,
-
-    /// Leave the device's name out of the lists of NBD clients: only those that know it can connect by it
-    #[arg(long)]
-    pub(crate) hidden: bool,
-
-    /// Leave the read-only name out of these lists
-    #[arg(long, requires = "read_only_name")]
-    pub(crate) read_only_name_hidden: bool,
-}
-
-impl NamingOptions {
-    /// What they ask for.
-    pub(crate) fn naming(self) -> Result<Naming> {
-        Naming::new(self.hidden, self.read_only_name, self.read_only_name_hidden)
-    }
 }
 
 impl Naming {

@@ -13,9 +13,9 @@ use crate::cli::distinct;
 use crate::cli::naming::{self, Naming, check_template, numbered};
 use crate::cli::paths;
 use crate::cli::place;
-use crate::cli::server_options::ServerConfig;
+use crate::cli::server_options::{ServerConfig, ServerOptions};
 use crate::cli::{
-    CacheOptions, DiskOptions, GuestOptions, PageCacheMode, PageCacheOptions, RamOptions, ServeOptions,
+    CacheOptions, DiskOptions, PageCacheMode, PageCacheOptions, RamOptions, ReachOptions, ServeOptions,
 };
 use crate::exit::Failure;
 use crate::runtime_folder::{RuntimeFolder, check_name};
@@ -67,12 +67,6 @@ impl GuestPlan {
             return Err(Failure::usage(words.to_owned()).into());
         }
         Ok(path.map(|path| Self { path, accept_empty }))
-    }
-}
-
-impl GuestOptions {
-    fn plan(self) -> Result<Option<GuestPlan>> {
-        GuestPlan::new(self.vhost_user, self.vhost_user_accept_empty)
     }
 }
 
@@ -184,9 +178,8 @@ impl ServerPlan {
     pub(crate) fn ram(options: RamOptions) -> Result<Self> {
         let (name, read_only) = (options.server.named(options.name, "ram"), options.read_only);
         let stack = alone(OriginConfig::Zram(options.zram.config()));
-        let (naming, guest) = (options.naming.naming()?, options.guest.plan()?);
-        let device = DevicePlan { naming, read_only, stack, guest, ..DevicePlan::added(name) };
-        Self::new(options.server.config(), vec![device])
+        let device = DevicePlan { read_only, stack, ..DevicePlan::added(name) };
+        Self::one(device, options.reach, options.server)
     }
 
     /// What `spillway disk` asks for.
@@ -195,11 +188,9 @@ impl ServerPlan {
         let (name, read_only) = (options.server.named(options.name, "disk"), file.read_only);
         let layers = paged(options.page_cache, PageCacheMode(Some(Mode::Writeback)))?.into_iter().collect();
         let stack = StackConfig { origin: OriginConfig::File(file), layers };
-        let limits = options.limits.config();
-        let (guest, names) = (options.guest.plan()?, &["--origin", "--page-cache"]);
-        let naming = options.naming.naming()?;
-        let device = DevicePlan { name, naming, read_only, stack, limits, guest, names };
-        Self::new(options.server.config(), vec![device])
+        let (limits, names) = (options.limits.config(), &["--origin", "--page-cache"]);
+        let device = DevicePlan { read_only, stack, limits, names, ..DevicePlan::added(name) };
+        Self::one(device, options.reach, options.server)
     }
 
     /// What `spillway cache` asks for.
@@ -212,10 +203,16 @@ impl ServerPlan {
         let layers = [LayerConfig::WriteCache(options.cache.config())].into_iter().chain(paged).collect();
         let stack = StackConfig { origin, layers };
         let (limits, names) = (options.limits.config(), &["--origin", "--cache", "--page-cache"]);
-        let (naming, guest) = (options.naming.naming()?, options.guest.plan()?);
         let name = options.server.named(options.name, "cache");
-        let device = DevicePlan { name, naming, read_only, stack, limits, guest, names };
-        Self::new(options.server.config(), vec![device])
+        let device = DevicePlan { read_only, stack, limits, names, ..DevicePlan::added(name) };
+        Self::one(device, options.reach, options.server)
+    }
+
+    /// Serves one device, whose clients reach it as its command says.
+    fn one(device: DevicePlan, reach: ReachOptions, server: ServerOptions) -> Result<Self> {
+        let naming = Naming::new(reach.hidden, reach.read_only_name, reach.read_only_name_hidden)?;
+        let guest = GuestPlan::new(reach.vhost_user, reach.vhost_user_accept_empty)?;
+        Self::new(server.config(), vec![DevicePlan { naming, guest, ..device }])
     }
 
     /// What a file asks for; the command line overrides it.
@@ -224,7 +221,7 @@ impl ServerPlan {
         let guests = config.devices.iter().any(|device| device.vhost_user.is_some());
         let devices = config.devices.into_iter().map(|device| {
             Ok(DevicePlan {
-                naming: device.naming()?,
+                naming: Naming::new(device.hidden, device.read_only_name, device.read_only_name_hidden)?,
                 guest: GuestPlan::new(device.vhost_user, device.vhost_user_accept_empty)?,
                 name: device.name,
                 read_only: device.read_only,

@@ -10,7 +10,6 @@ use spillway_layers::page_cache::Mode;
 use spillway_layers::{file, limits, page_cache, write_cache, zram};
 
 use crate::cli::declared::Declared;
-use crate::cli::naming::NamingOptions;
 use crate::cli::server_options::ServerOptions;
 
 pub(super) const RAM_EXAMPLES: &str = "\
@@ -55,10 +54,22 @@ can take it over, and back. A blank file becomes a cache at the first start: tru
 
 After an error of either device writes fail until the command is given again; what was committed is still in the cache.";
 
-/// A device for a virtual machine, beside its other exports.
+/// How clients reach the device of a command that serves one.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Clients")]
-pub(crate) struct GuestOptions {
+pub(crate) struct ReachOptions {
+    /// Also serve the device over NBD as NAME, where clients can only read; % is the number that stands for % in --name
+    #[arg(long, value_name = "NAME")]
+    pub(crate) read_only_name: Option<String>,
+
+    /// Leave the device's name out of the lists of NBD clients: only those that know it can connect by it
+    #[arg(long)]
+    pub(crate) hidden: bool,
+
+    /// Leave the read-only name out of these lists
+    #[arg(long, requires = "read_only_name")]
+    pub(crate) read_only_name_hidden: bool,
+
     /// Also serve the device to a virtual machine monitor, by vhost-user-blk at this socket
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) vhost_user: Option<PathBuf>,
@@ -83,10 +94,7 @@ pub(crate) struct RamOptions {
     pub(crate) read_only: bool,
 
     #[command(flatten)]
-    pub(crate) naming: NamingOptions,
-
-    #[command(flatten)]
-    pub(crate) guest: GuestOptions,
+    pub(crate) reach: ReachOptions,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,
@@ -142,10 +150,7 @@ pub(crate) struct DiskOptions {
     pub(crate) limits: Declared<limits::Config>,
 
     #[command(flatten)]
-    pub(crate) naming: NamingOptions,
-
-    #[command(flatten)]
-    pub(crate) guest: GuestOptions,
+    pub(crate) reach: ReachOptions,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,
@@ -171,10 +176,7 @@ pub(crate) struct CacheOptions {
     pub(crate) limits: Declared<limits::Config>,
 
     #[command(flatten)]
-    pub(crate) naming: NamingOptions,
-
-    #[command(flatten)]
-    pub(crate) guest: GuestOptions,
+    pub(crate) reach: ReachOptions,
 
     #[command(flatten)]
     pub(crate) server: ServerOptions,

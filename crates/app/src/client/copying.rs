@@ -3,7 +3,7 @@
 //! A thread of its own reads ahead of who writes, by a few pieces.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::sync_channel;
@@ -202,34 +202,22 @@ pub(super) fn copy_stream(
     target: &mut dyn Target,
     mut copied: impl FnMut(u64),
 ) -> Result<(u64, u64)> {
-    let (mut end, mut stored, mut piece) = (0, 0, vec![0; PIECE]);
+    let (mut end, mut stored, mut piece) = (0, 0, Vec::with_capacity(PIECE));
     loop {
-        let len = fill(stream, &mut piece).context("the image cannot be read")?;
+        piece.clear();
+        let read = stream.by_ref().take(PIECE as u64).read_to_end(&mut piece);
+        let len = read.context("the image cannot be read")?;
         ensure!(
             len as u64 <= room - end,
             "the image is longer than the device, which has {room} bytes and a part of it now: spillway resize makes it larger"
         );
-        stored += write(target, end, &piece[..len])?;
+        stored += write(target, end, &piece)?;
         end += len as u64;
         copied(end);
         if len < PIECE {
             return Ok((end, stored));
         }
     }
-}
-
-/// Reads until `piece` is full, or the stream ends.
-fn fill(stream: &mut impl Read, piece: &mut [u8]) -> std::io::Result<usize> {
-    let mut len = 0;
-    while len < piece.len() {
-        match stream.read(&mut piece[len..]) {
-            Ok(0) => break,
-            Ok(count) => len += count,
-            Err(why) if why.kind() == ErrorKind::Interrupted => {}
-            Err(why) => return Err(why),
-        }
-    }
-    Ok(len)
 }
 
 /// Shows the parts of a source in order, as long as they are taken.

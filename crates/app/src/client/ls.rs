@@ -1,9 +1,9 @@
 //! `spillway ls`: the devices of all servers, once, or again and again.
 
+use std::fmt::Alignment::{Left, Right};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use comfy_table::{CellAlignment, Table};
 use spillway_core::size::human;
 use spillway_export::control::DeviceRow;
 
@@ -15,6 +15,7 @@ use super::listing::{LOOK_PATIENCE, Servers, listing, warn_of};
 use super::screen::Screen;
 use crate::cli::LsOptions;
 use crate::runtime_folder::RuntimeFolder;
+use crate::tables::aligned;
 
 /// See the head of this file.
 pub(crate) fn list(folder: &RuntimeFolder, options: &LsOptions) -> Result<()> {
@@ -53,7 +54,6 @@ fn json_line(devices: &[DeviceRow]) -> Result<String> {
 
 /// Columns in the manner of zramctl; numbers keep to the right.
 pub(super) fn device_table(rows: &[DeviceRow], options: &LsOptions) -> String {
-    use CellAlignment::{Left, Right};
     let size = if options.bytes { |bytes: u64| bytes.to_string() } else { human };
     let head = [
         ("NAME", Left),
@@ -68,13 +68,9 @@ pub(super) fn device_table(rows: &[DeviceRow], options: &LsOptions) -> String {
         ("STREAMS", Right),
         ("EXPORT", Left),
     ];
-    let mut table = Table::new();
-    table.load_preset(comfy_table::presets::NOTHING).set_header(head.map(|(title, _)| title));
-    table.add_rows(rows.iter().map(|row| device_cells(row, size)));
-    for (column, (_, alignment)) in table.column_iter_mut().zip(head) {
-        column.set_padding((0, 1)).set_cell_alignment(alignment);
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    let titles = head.map(|(title, _)| title.to_owned());
+    let cells: Vec<_> = [titles].into_iter().chain(rows.iter().map(|row| device_cells(row, size))).collect();
+    aligned(&head.map(|(_, alignment)| alignment), &cells).join("\n") + "\n"
 }
 
 fn device_cells(row: &DeviceRow, size: fn(u64) -> String) -> [String; 11] {

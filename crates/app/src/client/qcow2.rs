@@ -6,7 +6,6 @@
 //! and a table takes no more memory than a cluster, of at most 2 MiB.
 
 use std::fs::File;
-use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -219,17 +218,10 @@ impl Qcow2 {
             "the qcow2 image is cut off: it has {} bytes, and data at {offset}",
             self.len
         );
-        let mut read = 0;
-        while read < into.len() {
-            match self.file.read_at(&mut into[read..], offset + read as u64) {
-                Ok(0) => break,
-                Ok(count) => read += count,
-                Err(why) if why.kind() == ErrorKind::Interrupted => {}
-                Err(why) => return Err(why).context("the image cannot be read"),
-            }
-        }
-        into[read..].fill(0);
-        Ok(())
+        let there = self.len.saturating_sub(offset).min(into.len() as u64);
+        let (read, behind) = into.split_at_mut(there as usize);
+        behind.fill(0);
+        self.file.read_exact_at(read, offset).context("the image cannot be read")
     }
 
     fn decompressed(&self, offset: u64, len: u64) -> Result<Vec<u8>> {

@@ -1,7 +1,8 @@
 //! `spillway why`: what the layers of a device have decided by themselves lately, and for what reason.
 
+use std::fmt::Alignment;
+
 use anyhow::Result;
-use comfy_table::Table;
 use serde::Deserialize;
 use spillway_core::size::human;
 use spillway_export::control::{Operation, Shown};
@@ -9,6 +10,7 @@ use spillway_export::control::{Operation, Shown};
 use super::connection::{Connection, QUESTION_PATIENCE, print};
 use crate::cli::WhyOptions;
 use crate::runtime_folder::RuntimeFolder;
+use crate::tables::aligned;
 
 /// The attribute that each layer has which decides something.
 const DECISIONS: &str = "decisions";
@@ -59,13 +61,10 @@ fn text(device: &str, all: Vec<(String, Shown)>) -> Result<String> {
     // The latest last, where the eye is.
     decisions.sort_by_key(|(_, decision)| std::cmp::Reverse(decision.age));
     assert!(decisions.is_sorted_by_key(|(_, decision)| std::cmp::Reverse(decision.age)), "the latest last");
-    let mut table = Table::new();
-    table
-        .load_preset(comfy_table::presets::NOTHING)
-        .set_header(["AGO", "PART", "DECISION", "RULE", "FIGURES"]);
-    table.add_rows(decisions.iter().map(|(part, decision)| cells(part, decision)));
-    table.column_iter_mut().for_each(|column| _ = column.set_padding((0, 1)));
-    Ok(table.lines().map(|line| format!("{}\n", line.trim_end())).collect())
+    let titles = ["AGO", "PART", "DECISION", "RULE", "FIGURES"].map(str::to_owned);
+    let rows = decisions.iter().map(|(part, decision)| cells(part, decision));
+    let all: Vec<_> = [titles].into_iter().chain(rows).collect();
+    Ok(aligned(&[Alignment::Left; 5], &all).join("\n") + "\n")
 }
 
 fn cells(part: &str, decision: &Decision) -> [String; 5] {

@@ -1,9 +1,10 @@
 //! What a check has found, and how it is shown: as a table, or as JSON.
 
-use std::fmt::Write;
+use std::fmt::{Alignment, Write};
 
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+
+use crate::tables::{aligned, wrapped_words};
 
 /// How good it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,8 +70,8 @@ impl Finding {
     }
 }
 
-/// Columns of the terminal or the report that it is for.
-const WIDTH: u16 = 110;
+/// Characters of a line of the terminal or the report that it is for.
+const WIDTH: usize = 110;
 
 /// The host's rows, then those of each path below its name.
 pub(super) fn table(findings: &[Finding]) -> String {
@@ -86,30 +87,25 @@ pub(super) fn table(findings: &[Finding]) -> String {
 }
 
 fn rows(group: &[Finding], all: &[Finding]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_width(WIDTH);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
     let widest = |words: &mut dyn Iterator<Item = &str>| words.map(str::len).max().unwrap_or_default();
     let status = widest(&mut all.iter().map(|finding| finding.status.word()).chain(["STATUS"]));
     let check = widest(&mut all.iter().map(|finding| finding.check).chain(["CHECK"]));
     // Each group is a table of its own: all have the columns of the widest.
-    table.set_header([format!("{:status$}", "STATUS"), format!("{:check$}", "CHECK"), "FOUND".to_owned()]);
-    table.add_rows(
-        group
-            .iter()
-            .map(|finding| [finding.status.word().to_owned(), finding.check.to_owned(), words(finding)]),
-    );
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 1));
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    let titles = [format!("{:status$}", "STATUS"), format!("{:check$}", "CHECK"), "FOUND".to_owned()];
+    let room = WIDTH - status - check - 2;
+    let rows: Vec<_> =
+        [titles].into_iter().chain(group.iter().flat_map(|finding| cells(finding, room))).collect();
+    aligned(&[Alignment::Left; 3], &rows).join("\n") + "\n"
 }
 
-fn words(finding: &Finding) -> String {
-    match &finding.remedy {
-        None => finding.found.clone(),
-        Some(remedy) => format!("{}\n{remedy}", finding.found),
-    }
+/// What was found, and the remedy below it, in lines of `room` characters.
+fn cells(finding: &Finding, room: usize) -> impl Iterator<Item = [String; 3]> {
+    let words = [Some(&finding.found), finding.remedy.as_ref()].into_iter().flatten();
+    let lines = words.flat_map(move |words| wrapped_words(words, room)).enumerate();
+    lines.map(move |(at, line)| match at {
+        0 => [finding.status.word().to_owned(), finding.check.to_owned(), line],
+        _ => [String::new(), String::new(), line],
+    })
 }
 
 #[cfg(test)]
@@ -150,10 +146,7 @@ problem room        0B
     fn long_words_are_wrapped_below_their_beginning() {
         let long = format!("{}.", ["word"; 60].join(" "));
         let text = table(&[Finding::note("swap", "2G", long)]);
-        assert!(
-            text.lines().count() > 3 && text.lines().all(|line| line.len() <= usize::from(WIDTH)),
-            "{text}"
-        );
+        assert!(text.lines().count() > 3 && text.lines().all(|line| line.len() <= WIDTH), "{text}");
         assert!(
             text.lines()
                 .skip(2)

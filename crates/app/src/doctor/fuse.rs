@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::finding::Finding;
-use super::host::{CAP_SYS_ADMIN, Host};
+use super::host::Host;
 use super::nodes::{Obstacle, obstacle, of_node};
 use super::programs::Programs;
+use crate::system::CAP_SYS_ADMIN;
 
 const FUSE: &str = "dev/fuse";
 

@@ -31,11 +31,6 @@ pub(super) fn sized(limit: Option<ResourceLimit>) -> String {
     }
 }
 
-/// Capabilities by their numbers in `linux/capability.h`.
-pub(super) const CAP_SYS_ADMIN: u32 = 21;
-pub(super) const CAP_SYS_RESOURCE: u32 = 24;
-pub(super) const CAP_IPC_LOCK: u32 = 14;
-
 impl Host {
     /// The host whose file systems are mounted below `root`.
     pub(super) fn at(root: &Path) -> Self {
@@ -110,6 +105,7 @@ fn limit(text: &str, name: &str) -> Option<ResourceLimit> {
 pub(super) mod tests {
     use super::*;
     use crate::scratch::Scratch;
+    use crate::system::{CAP_SYS_ADMIN, CAP_SYS_RESOURCE};
 
     /// A host with these files.
     pub(in crate::doctor) fn host(files: &[(&str, &str)]) -> (Host, Scratch) {

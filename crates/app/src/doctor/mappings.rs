@@ -4,8 +4,9 @@ use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use spillway_core::size::human;
 
 use super::finding::Finding;
-use super::host::{CAP_IPC_LOCK, CAP_SYS_RESOURCE, Host, sized};
+use super::host::{Host, sized};
 use super::kernel::RINGS_UNLOCKED;
+use crate::system::{CAP_IPC_LOCK, CAP_SYS_RESOURCE};
 
 /// Bytes of a ring, which the kernel counts as locked memory before [`RINGS_UNLOCKED`].
 const RING_BYTES: u64 = 256 << 10;

@@ -1,11 +1,5 @@
 //! The log: to standard error or a file, as text or JSON. Who logs never waits for it.
 //!
-//! | part | holds |
-//! | --- | --- |
-//! | `queue` | lines that wait, bounded, and how an event becomes one |
-//! | `writing` | the thread that writes them, and says how many could not be |
-//! | `output` | where they go |
-//!
 //! A line that cannot be written is nobody's error: it is counted, and the log says so as soon as a line can be written again.
 
 use std::backtrace::{Backtrace, BacktraceStatus};

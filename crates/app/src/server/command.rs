@@ -8,8 +8,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpgid, getpgrp, pidfd_open, pid
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use spillway_io::{Before, PASSED_VARIABLES, end_with_us};
 
+use crate::exit::code_of_program;
 use crate::server::event::Event;
 use crate::system::service;
 
@@ -117,17 +117,12 @@ impl fmt::Display for RunningCommand {
 
 fn wait_for(mut child: Child) -> u8 {
     match child.wait() {
-        Ok(status) => code_of(status),
+        Ok(status) => code_of_program(status),
         Err(why) => {
             tracing::error!("cannot learn how a program has ended: {why}");
             1
         }
     }
-}
-
-fn code_of(status: ExitStatus) -> u8 {
-    let number = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    u8::try_from(number).unwrap_or(1)
 }
 
 /// What it finds of a device in its environment.

@@ -12,7 +12,7 @@ use spillway_core::session::Peer;
 use spillway_core::sync::{Mutex, RwLock};
 use spillway_core::{Answer, Attributes, Env, Error, Job, Kind, Place, Registry, Spec, Value};
 use spillway_export::control::{
-    AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
+    AttributeRow, Catalog, DeviceChanges, DeviceRow, Operation, ServerVersion, Shown, added_name, value_of,
 };
 
 use crate::server::device::changes::{self, once_left};
@@ -223,6 +223,14 @@ impl Catalog for Devices {
         Some(&self.registry)
     }
 
+    fn keep(&self, device: &str, peer: Peer, alone: bool) -> Result<(), Error> {
+        let device = self.find(device)?;
+        let kept = device.export.keep_for(peer, alone);
+        kept.map_err(|busy| occupants::refusal(&device, busy, "only a lost connection is made anew"))
+    }
+}
+
+impl DeviceChanges for Devices {
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
         match operation {
             Operation::Set { device, attribute, value } => self.set(&device, attribute, value_of(value)),
@@ -238,12 +246,6 @@ impl Catalog for Devices {
             Operation::StopServer {} => self.stop_all(),
             question => unreachable!("{question:?} changes nothing"),
         }
-    }
-
-    fn keep(&self, device: &str, peer: Peer, alone: bool) -> Result<(), Error> {
-        let device = self.find(device)?;
-        let kept = device.export.keep_for(peer, alone);
-        kept.map_err(|busy| occupants::refusal(&device, busy, "only a lost connection is made anew"))
     }
 
     fn hot_add(&self) -> Answer<Result<u32, Error>> {

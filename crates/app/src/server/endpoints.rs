@@ -22,8 +22,8 @@ use crate::server::devices::Devices;
 use crate::server::listening::http;
 use crate::server::listening::tls::Protection;
 
-/// Queues that a virtual machine may have. QEMU takes one for each of its processors unless it is told otherwise.
-const GUEST_QUEUES: u16 = 16;
+/// Queues that a virtual machine may have.
+pub(crate) const GUEST_QUEUES: u16 = 16;
 
 /// Bytes to charge for each device that virtual machines may have.
 pub(crate) const GUEST_BYTES: u64 =

@@ -4,19 +4,6 @@
 //! ending one, is a job on a background thread. Attributes and sizes are changed by who asks. Clients are served by the workers, which never
 //! wait for this thread, and it never waits for a device before the end.
 //!
-//! | part | holds |
-//! | --- | --- |
-//! | `starting` | how it starts |
-//! | `event` | what is asked of it |
-//! | `device`, `devices` | a device, how it changes and what keeps it busy; all of them |
-//! | `building` | how a device begins: its stack is opened, and origins on other hosts |
-//! | `listening` | its sockets, and who may connect there: hosts, TLS, HTTP |
-//! | `endpoints`, `start_text` | where clients reach the devices, and what it says of that |
-//! | `mounting` | the devices as files |
-//! | `command` | a program that runs beside it |
-//! | `shutdown` | how a device ends; signals that ask the server to stop; what is in use when it is to end |
-//! | `own` | what it says of itself |
-//!
 //! Order of the end: the command ends; the mount goes, which is refused while a file below it is open; no new NBD clients; each device ends as
 //! [`shutdown`] says, all at once; control clients get their answers; sockets go away; threads end.
 

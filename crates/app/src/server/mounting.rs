@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use spillway_core::{Budget, Charge, Error, Kind, Workspace};
-use spillway_export::fuse::{
-    Config, Folder, FuseSession, KEPT_LEN_MIN, MESSAGE_LEN_MAX, Opener, PAYLOAD_OFFSET, TEXT_BYTES, Tree,
-};
-use spillway_io::fuse::{
-    MessageBuffers, Mount, MountServing, NewExchange, READER_BYTES, READERS_MAX, serve_mount,
-};
+use spillway_core::exchange::MessageBuffers;
+use spillway_core::{Budget, Charge, Error, Kind};
+use spillway_export::fuse::{Config, Folder, FuseSession, MESSAGE_FORMAT, Opener, TEXT_BYTES, Tree};
+use spillway_io::fuse::{Mount, MountServing, NewExchange, READER_BYTES, READERS_MAX, serve_mount};
 use spillway_io::{Workers, program_of};
 use spillway_layers::stack::Part;
 
@@ -23,27 +20,24 @@ use crate::server::device::Device;
 use crate::server::device::occupants::{self, loops_below};
 use crate::server::devices::Devices;
 
-/// Messages that may be held for each reader: the one that is read, and one whose payload a device has.
-const MESSAGES_EACH: usize = 2;
-
 /// What a mount takes of the memory budget. It is held before devices are built, of which some take what is left.
 pub(crate) struct MountMemory {
     readers: usize,
-    workspace: Workspace,
+    buffers: MessageBuffers,
     charge: Charge,
 }
 
 impl MountMemory {
     /// For as many readers as `memory` allows and `workers` can serve.
     pub(crate) fn hold(workers: &Workers, budget: &Arc<Budget>, memory: &ServerMemory) -> Result<Self> {
-        let each = MESSAGES_EACH * MessageBuffers::bytes_each(MESSAGE_LEN_MAX, PAYLOAD_OFFSET);
         // A quarter of what requests may take, at 32 MiB of budget two readers.
-        let readers = (memory.buffers as usize / 4 / each).clamp(1, READERS_MAX).min(workers.count());
-        let workspace = Workspace::new("messages of the mount", budget, readers * each).map_err(refused)?;
+        let readers = memory.buffers as usize / 4 / MESSAGE_FORMAT.bytes_each();
+        let readers = readers.clamp(1, READERS_MAX).min(workers.count());
+        let buffers = MessageBuffers::new(MESSAGE_FORMAT, readers, budget).map_err(refused)?;
         let charge = budget.hold(readers as u64 * READER_BYTES + TEXT_BYTES).map_err(|kind| {
             refused(Error::new(kind, "the memory budget has no room for a mount: give --memory more"))
         })?;
-        Ok(Self { readers, workspace, charge })
+        Ok(Self { readers, buffers, charge })
     }
 }
 
@@ -71,17 +65,11 @@ impl Mounting {
         let tree = if config.allow_other { tree.shared() } else { tree };
         let tree = Arc::new(if adds { tree.with_class(devices.clone()) } else { tree });
         devices.all().iter().for_each(|device| show(&tree, device, devices));
-        let MountMemory { readers, workspace, charge } = room;
+        let MountMemory { readers, buffers, charge } = room;
         let (mount, note) = Mount::at(place, config.allow_other).map_err(refused)?;
         if let Some(note) = note {
             tracing::warn!("{note}");
         }
-        let buffers = MessageBuffers {
-            workspace,
-            message_len_max: MESSAGE_LEN_MAX,
-            payload_offset: PAYLOAD_OFFSET,
-            kept_len_min: KEPT_LEN_MIN,
-        };
         let (shown, config) =
             (tree.clone(), Config { held_bytes_max: memory.session_limits().held_bytes_max });
         let new_exchange: NewExchange = Arc::new(move || Box::new(FuseSession::new(shown.clone(), config)));
@@ -108,11 +96,6 @@ impl Mounting {
             let file = file_below(self.serving.place(), device);
             Error::new(Kind::Busy, format!("{} is open: {}", file.display(), in_words(&users)))
         })
-    }
-
-    /// Gives a device alone to the file of it that `thread` opened; see [`Tree::hold`].
-    pub(crate) fn hold(&self, device: &str, thread: u32) -> Result<(), Kind> {
-        self.tree.hold(device, thread)
     }
 
     /// Unmounts; [`Kind::Busy`] with who uses what is below.
@@ -159,7 +142,7 @@ pub(crate) fn hold(device: &Device, mounting: Option<&Mounting>, opener: Option<
     let held = match (opener, mounting) {
         (None, _) => device.export.hold(),
         (Some(_), None) => Err(Kind::NotFound),
-        (Some(thread), Some(mounting)) => mounting.hold(name, thread),
+        (Some(thread), Some(mounting)) => mounting.tree.hold(name, thread),
     };
     held.map_err(|kind| match (kind, opener) {
         (Kind::NotFound, Some(thread)) => {

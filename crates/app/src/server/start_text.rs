@@ -9,6 +9,7 @@ use spillway_export::control::DeviceRow;
 use crate::address::quoted;
 use crate::memory::ServerMemory;
 use crate::server::device::Device;
+use crate::server::endpoints::GUEST_QUEUES;
 
 /// The words for a server with these `devices`, and with its `log` in a file where nobody can see it otherwise.
 pub(crate) fn compose(
@@ -70,20 +71,33 @@ fn describe(device: &Device, text: &mut String) {
         )
     });
     let guest = device.guest.as_ref().map_or(Ok(()), |guest| {
-        let path = guest.plan.path.display();
-        let socket = quoted(&format!("socket,id={name},path={path},reconnect=1"));
-        writeln!(
-            text,
-            "  vhost-user:{path}\n    qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem \\\n      \
-             -chardev {socket} -device vhost-user-blk-pci,chardev={name} ..."
-        )
+        let path = &guest.plan.path;
+        writeln!(text, "  vhost-user:{}\n    {}", path.display(), qemu_command(name, path))
     });
     written.and(alias).and(file).and(guest).expect("writing to a string cannot fail");
+}
+
+/// How QEMU takes a device. By itself it wants a queue for each processor of the guest, and refuses one with more than there are.
+fn qemu_command(name: &str, socket: &Path) -> String {
+    let socket = quoted(&format!("socket,id={name},path={},reconnect=1", socket.display()));
+    format!(
+        "qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -machine memory-backend=mem \\\n      \
+         -chardev {socket} -device vhost-user-blk-pci,chardev={name},num-queues={GUEST_QUEUES} ..."
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_of_any_size_is_given_as_many_queues_as_there_are() {
+        let command = qemu_command("ram0", Path::new("/run/user/1000/ram0.sock"));
+        let (_, device) = command.split_once("-device ").expect("it has a device");
+        assert_eq!(device, "vhost-user-blk-pci,chardev=ram0,num-queues=16 ...");
+        let manual = include_str!("../../../../docs/vhost-user.md");
+        assert!(manual.contains(device), "the manual shows another one");
+    }
 
     #[test]
     fn a_device_is_summed_up_in_a_few_words() {

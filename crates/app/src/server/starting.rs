@@ -142,7 +142,8 @@ impl Server {
         assert_eq!(guests, charges.len(), "devices with guests, and what is charged for each");
         let asked_for = devices.iter().filter_map(|device| Some((device, device.guest.as_ref()?)));
         for ((device, guest), charge) in asked_for.zip(charges) {
-            let listener = listening::guest(&self.builder.folder, &guest.plan.path, config)?;
+            let (folder, access) = (&self.builder.folder, config.socket_access(true)?);
+            let listener = listening::unix(folder, &guest.plan.path, access)?;
             self.endpoints.start_guest(device, guest, listener, &self.workers, charge);
         }
         Ok(())
@@ -169,9 +170,9 @@ impl Server {
             devices.into_iter().for_each(|device| self.devices.add(Arc::new(device)));
             return Ok(());
         }
-        let mut rest = built.into_iter();
+        let (folder, mut rest) = (self.builder.folder.clone(), built.into_iter());
         while let Some(device) = rest.next() {
-            match listening::own(&self.builder.folder, &device.name) {
+            match listening::private(&folder, &folder.nbd_socket(&device.name)) {
                 Ok(listener) => {
                     let device = self.endpoints.serve_alone(device, listener, &self.workers, limits)?;
                     self.devices.add(Arc::new(device));

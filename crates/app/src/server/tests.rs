@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use spillway_core::{Answer, task};
 use spillway_export::control::message::decode_reply;
-use spillway_export::control::{Catalog, ControlReply, Operation};
+use spillway_export::control::{ControlReply, DeviceChanges, Operation};
 
 use super::*;
 use crate::cli::{Cli, Command};

@@ -7,14 +7,14 @@
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read, Write, stdout};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use spillway_io::keep_descriptors_from;
 use spillway_io::patient::write_all;
 
+use crate::exit::{Exit, code_of_program};
 use crate::words;
 
 /// Environment variable that tells the child what it is.
@@ -46,7 +46,7 @@ pub(crate) fn launch() -> Result<u8> {
         return Ok(0);
     }
     let status = child.wait().context("cannot learn how the background process ended")?;
-    Ok(exit_code(status.code(), status.signal()))
+    Ok(failed_code(status))
 }
 
 fn names_descriptor(word: &str) -> bool {
@@ -72,9 +72,8 @@ fn relay(mut from: impl Read, to: &mut impl Write) -> Result<bool> {
 }
 
 /// A child that ended without being ready did not succeed, whatever it says.
-fn exit_code(code: Option<i32>, signal: Option<i32>) -> u8 {
-    let number = code.or(signal.map(|signal| 128 + signal)).unwrap_or(1);
-    u8::try_from(number).ok().filter(|&code| code != 0).unwrap_or(1)
+fn failed_code(status: ExitStatus) -> u8 {
+    code_of_program(status).max(Exit::Failed as u8)
 }
 
 /// Leaves the terminal's session. Called in the child before it starts threads.
@@ -96,6 +95,8 @@ pub(crate) fn ready() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -108,8 +109,8 @@ mod tests {
 
     #[test]
     fn a_child_that_was_never_ready_is_a_failure() {
-        assert_eq!(exit_code(Some(4), None), 4);
-        assert_eq!(exit_code(Some(0), None), 1);
-        assert_eq!(exit_code(None, Some(9)), 137);
+        // As wait(2) has it: a code in the second byte, or a signal in the first.
+        let failed = |status| failed_code(ExitStatus::from_raw(status));
+        assert_eq!((failed(4 << 8), failed(0), failed(9)), (4, 1, 137));
     }
 }

@@ -1,10 +1,4 @@
 //! What a server asks of the system for its own process, and how the kernel's texts of a process are read.
-//!
-//! | part | holds |
-//! | --- | --- |
-//! | `cgroup` | limits of the cgroups |
-//! | `daemon` | `--background` |
-//! | `service` | what a service manager hears |
 
 use spillway_core::Error;
 
@@ -50,6 +44,13 @@ pub(crate) fn bytes_of(text: &str, field: &str) -> Option<u64> {
     let kib: u64 = field_of(text, field)?.strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
+
+/// Capabilities by their numbers in `linux/capability.h`.
+pub(crate) const CAP_IPC_LOCK: u32 = 14;
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+
+/// With it, a server becomes an I/O flusher (PR_SET_IO_FLUSHER): memory that it asks for does not wait for I/O.
+pub(crate) const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Whether a set of capabilities in the status of a process has one.
 pub(crate) fn has_capability(status: &str, set: &str, capability: u32) -> bool {

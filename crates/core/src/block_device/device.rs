@@ -36,6 +36,17 @@ impl<T: 'static> Answer<T> {
         Answer::Pending(Box::pin(future))
     }
 
+    /// What `change` makes of it, once it is there. An answer that is withdrawn drops `change`.
+    pub fn map<U: 'static>(self, change: impl FnOnce(T) -> U + 'static) -> Answer<U> {
+        match self {
+            Answer::Done(value) => Answer::Done(change(value)),
+            Answer::Pending(future) => Answer::pending(async move {
+                let value = future.await;
+                change(value)
+            }),
+        }
+    }
+
     /// The answer, for a caller that knows that it is there.
     pub fn now(self) -> T {
         match self {

@@ -20,6 +20,17 @@ pub enum Op {
 }
 
 impl Op {
+    /// What it is called where requests are counted.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::WriteZeroes => "write_zeroes",
+            Op::Discard => "discard",
+            Op::Flush => "flush",
+        }
+    }
+
     /// Whether the operation changes the device.
     pub const fn writes(self) -> bool {
         matches!(self, Op::Write | Op::WriteZeroes | Op::Discard)

@@ -63,13 +63,9 @@ impl Seam {
             return Answer::Done(Err(Kind::Invalid));
         }
         let unit = self.rules.unit;
-        let checked = move |found: Result<Vec<Extent>, Kind>| {
-            found.inspect(|extents| assert_extents(extents, range, unit, count_max))
-        };
-        match self.device.extents(range, count_max) {
-            Answer::Done(found) => Answer::Done(checked(found)),
-            Answer::Pending(finds) => Answer::pending(async move { checked(finds.await) }),
-        }
+        self.device
+            .extents(range, count_max)
+            .map(move |found| found.inspect(|extents| assert_extents(extents, range, unit, count_max)))
     }
 
     /// See [`BlockDevice::verify`].

@@ -105,30 +105,9 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
-    use crate::env::{LocalFuture, Place, Task};
     use crate::memory::reclaim::{Attempts, Reclaimer};
     use crate::sync::{AtomicU32, Ordering};
-
-    /// A world in which each pause is over at once.
-    struct Still;
-
-    impl Env for Still {
-        fn now(&self) -> Duration {
-            Duration::ZERO
-        }
-
-        fn sleep(&self, _: Duration) -> LocalFuture<()> {
-            Box::pin(async {})
-        }
-
-        fn spawn(&self, _: Place, _: Task) {}
-
-        fn spawn_here(&self, _: LocalFuture<()>) {}
-
-        fn random(&self) -> u64 {
-            0
-        }
-    }
+    use crate::test_clock::Clock;
 
     /// Makes an attempt, when it is told to, for who asks anew.
     #[derive(Default)]
@@ -158,19 +137,22 @@ mod tests {
         }
     }
 
-    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-        future.poll(&mut Context::from_waker(Waker::noop()))
+    /// Polls it until its pauses are over.
+    fn poll<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut polls = (0..3).map(|_| future.as_mut().poll(&mut context));
+        polls.find(Poll::is_ready).unwrap_or(Poll::Pending)
     }
 
     #[test]
     fn who_is_refused_gives_up_after_a_round_that_freed_nothing_and_not_after_one_that_did() {
-        let whole = Budget::new(100);
+        let (whole, clock) = (Budget::new(100), Clock::default());
         let share = Budget::share(&whole, Budget::UNLIMITED);
         let (user, other) = (User::of(&share), User::of(&whole));
         let mut relief = Relief::new(&share);
         for reclaimed in [true, false] {
             assert!(share.charge(101).is_err());
-            let mut wait = pin!(relief.wait(&Still));
+            let mut wait = pin!(relief.wait(&clock));
             assert!(poll(wait.as_mut()).is_pending());
             user.attempts.serve_all();
             assert!(poll(wait.as_mut()).is_pending(), "the other one is at it");
@@ -181,19 +163,19 @@ mod tests {
             assert_eq!(poll(wait.as_mut()), Poll::Ready(true));
         }
         assert!(share.charge(101).is_err());
-        assert_eq!(poll(pin!(relief.wait(&Still))), Poll::Ready(false));
+        assert_eq!(poll(pin!(relief.wait(&clock))), Poll::Ready(false));
         assert_eq!((user.asked(), other.asked()), ([2, 1], [2, 1]));
         assert!(!whole.is_waited_for());
     }
 
     #[test]
     fn the_limit_of_a_share_is_no_business_of_others() {
-        let whole = Budget::new(100);
+        let (whole, clock) = (Budget::new(100), Clock::default());
         let share = Budget::share(&whole, 10);
         let (user, other) = (User::of(&share), User::of(&whole));
         let mut relief = Relief::new(&share);
         assert!(share.charge(11).is_err());
-        let mut wait = pin!(relief.wait(&Still));
+        let mut wait = pin!(relief.wait(&clock));
         assert!(poll(wait.as_mut()).is_pending());
         assert!(share.is_waited_for() && !whole.is_waited_for());
         assert_eq!((user.asked(), other.asked()), ([1, 0], [0, 0]));
@@ -203,12 +185,12 @@ mod tests {
 
     #[test]
     fn memory_that_comes_free_is_waited_for_no_longer_than_that_and_wakes_one() {
-        let whole = Budget::new(100);
+        let (whole, clock) = (Budget::new(100), Clock::default());
         let shares = [Budget::share(&whole, 1000), Budget::share(&whole, 1000)];
         let _user = User::of(&whole);
         let mut reliefs = [Relief::new(&shares[0]), Relief::new(&shares[0])];
         assert!(shares[0].charge(101).is_err());
-        let mut waits = reliefs.each_mut().map(|relief| Box::pin(relief.wait(&Still)));
+        let mut waits = reliefs.each_mut().map(|relief| Box::pin(relief.wait(&clock)));
         assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
         shares[1].wake_one();
         assert_eq!(waits.iter_mut().filter_map(|wait| ready(poll(wait.as_mut()))).count(), 1);

@@ -182,7 +182,7 @@ impl Works {
             let done = counted.load(Ordering::Relaxed);
             Amount { done, total: total.map(|total| total.max(done)) }
         };
-        Counted { done: self.0.is_some().then_some(done), work: self.watch(kind, measure) }
+        Counted { done, work: self.watch(kind, measure) }
     }
 
     /// Begins work that ends once nothing is left: `left` says how many bytes are. They may become more meanwhile, and so does the total then.
@@ -232,16 +232,14 @@ impl Drop for LongWork {
 /// The same, of work whose owner reports what is done.
 #[must_use = "dropped, the work is over"]
 pub struct Counted {
-    done: Option<Arc<AtomicU64>>,
+    done: Arc<AtomicU64>,
     work: LongWork,
 }
 
 impl Counted {
     /// Of all bytes `done` are.
     pub fn reach(&self, done: u64) {
-        if let Some(counter) = &self.done {
-            counter.store(done, Ordering::Relaxed);
-        }
+        self.done.store(done, Ordering::Relaxed);
     }
 
     /// Its progress; `None` where it is not registered.

@@ -13,10 +13,23 @@ pub fn added_name(number: u32) -> String {
     format!("ram{number}")
 }
 
-/// The devices of a server, for those who look and those who change.
-///
-/// Looking answers at once and may be called from any thread. A change may take long and is answered later.
-pub trait Catalog: Send + Sync {
+/// Changes of the devices of a server. Each may take long and is answered later.
+pub trait DeviceChanges: Send + Sync {
+    /// Carries out an operation that changes something; the answer comes when it is complete. An error says in words why it was refused,
+    /// or how far it came.
+    fn change(&self, operation: Operation) -> Answer<Result<(), Error>>;
+
+    /// Adds a compressed RAM disk without a size, and answers with its number; [`added_name`] is its name.
+    /// [`spillway_core::Kind::NoSpace`] where the server has as many devices as it may, [`spillway_core::Kind::OutOfMemory`] where its memory
+    /// does not suffice.
+    fn hot_add(&self) -> Answer<Result<u32, Error>>;
+
+    /// Removes the device of this number; [`spillway_core::Kind::Busy`] where it has a client, or is the last one.
+    fn hot_remove(&self, number: u32) -> Answer<Result<(), Error>>;
+}
+
+/// The devices of a server, for those who look and those who change. Looking answers at once and may be called from any thread.
+pub trait Catalog: DeviceChanges {
     /// What answers.
     fn version(&self) -> ServerVersion;
 
@@ -38,21 +51,9 @@ pub trait Catalog: Send + Sync {
         None
     }
 
-    /// Carries out an operation that changes something; the answer comes when it is complete. An error says in words why it was refused,
-    /// or how far it came.
-    fn change(&self, operation: Operation) -> Answer<Result<(), Error>>;
-
     /// Keeps a device for a client of before, which `peer` brings back; with the device to itself where `alone`.
     /// [`spillway_core::Kind::Busy`] while it has clients. Without this none comes back.
     fn keep(&self, device: &str, _peer: Peer, _alone: bool) -> Result<(), Error> {
         Err(Error::new(Kind::NotSupported, format!("no client of {device} comes back")))
     }
-
-    /// Adds a compressed RAM disk without a size, and answers with its number; [`added_name`] is its name.
-    /// [`spillway_core::Kind::NoSpace`] where the server has as many devices as it may, [`spillway_core::Kind::OutOfMemory`] where its memory
-    /// does not suffice.
-    fn hot_add(&self) -> Answer<Result<u32, Error>>;
-
-    /// Removes the device of this number; [`spillway_core::Kind::Busy`] where it has a client, or is the last one.
-    fn hot_remove(&self, number: u32) -> Answer<Result<(), Error>>;
 }

@@ -15,16 +15,6 @@
 //! Values are typed: numbers, `true` and `false`, names as text, `null` for none, objects of named columns, and lists of these. Beside each stands
 //! its text for people, which no program needs to parse. `attributes` gives the declarations.
 //!
-//! | file | holds |
-//! | --- | --- |
-//! | [`message`] | requests and replies, to and from lines of JSON |
-//! | [`rows`] | what a reply says of devices, attributes and values |
-//! | [`work`] | what a reply says of long work, and words for that |
-//! | [`catalog`] | [`Catalog`]: what a server must answer, whatever the protocol |
-//! | `operations` | an operation carried out, for every protocol |
-//! | [`session`] | [`ControlSession`]: the conversation, without the socket |
-//! | [`http`] | the same over HTTP, metrics, and a page |
-//!
 //! *Upwards* it promises: bad input gets an error reply with an errno, never a panic; a line longer than
 //! [`LINE_BYTES_MAX`] gets one and ends the conversation, because its end cannot be found; one request of a connection is
 //! in progress at a time. *Below* it needs a [`Catalog`]. Permission is the socket's file mode: who can connect may do
@@ -43,7 +33,7 @@ pub mod session;
 mod test_catalog;
 pub mod work;
 
-pub use catalog::{Catalog, added_name};
+pub use catalog::{Catalog, DeviceChanges, added_name};
 pub use http::{HttpSession, Rights};
 pub use message::{ControlReply, ErrorReply, LINE_BYTES_MAX, Operation, PROTOCOL_VERSION, ServerVersion};
 pub use rows::{AttributeRow, ColumnRow, DeviceRow, LatencyRow, PassedRow, Shown, value_of};

@@ -26,11 +26,12 @@ pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<R
         }
         Operation::Add {} => {
             tracing::info!("a control client asks for another device");
-            return then(catalog.hot_add(), |number| ControlReply::Added(added_name(number)));
+            let added = catalog.hot_add();
+            return added.map(|added| added.map(|number| ControlReply::Added(added_name(number))));
         }
         change => {
             tracing::info!(?change, "a control client asks for a change");
-            return then(catalog.change(change), |()| ControlReply::Done);
+            return catalog.change(change).map(|changed| changed.map(|()| ControlReply::Done));
         }
     };
     Answer::Done(reply)
@@ -40,16 +41,6 @@ pub(super) fn carry_out(catalog: &dyn Catalog, operation: Operation) -> Answer<R
 pub(super) fn works(catalog: &dyn Catalog) -> Vec<WorkRow> {
     let registry = catalog.registry().into_iter();
     registry.flat_map(|registry| registry.progress()).map(WorkRow::from).collect()
-}
-
-fn then<T: 'static>(
-    answer: Answer<Result<T, Error>>,
-    reply: fn(T) -> ControlReply,
-) -> Answer<Result<ControlReply, Error>> {
-    match answer {
-        Answer::Done(result) => Answer::Done(result.map(reply)),
-        Answer::Pending(future) => Answer::pending(async move { future.await.map(reply) }),
-    }
 }
 
 /// One attribute from a place on, or all; lines are shown to those who ask for them.

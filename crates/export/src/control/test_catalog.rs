@@ -6,7 +6,7 @@ use std::task::Poll;
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{Answer, Error, Kind, Registry};
 
-use super::catalog::Catalog;
+use super::catalog::{Catalog, DeviceChanges};
 use super::message::{Operation, ServerVersion};
 use super::rows::{AttributeRow, DeviceRow, Shown};
 
@@ -63,7 +63,9 @@ impl Catalog for Toy {
     fn registry(&self) -> Option<&Arc<Registry>> {
         self.registry.as_ref()
     }
+}
 
+impl DeviceChanges for Toy {
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
         self.changes.lock().push(operation);
         if !self.slow.load(Ordering::SeqCst) {

@@ -7,14 +7,14 @@
 //! A block device of the kernel outlives its server, with what it has not written yet. The next server keeps the export for it: others are
 //! refused until that client is back, or its block device is gone.
 //!
-//! Lock order: the locks of the clients and of who it is kept for are leaves, never held while the device is asked.
+//! Lock order: the lock of the clients is a leaf, never held while the device is asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
 use spillway_core::session::Peer;
-use spillway_core::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, WaitList, fence};
+use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering, WaitList};
 use spillway_core::{Aligned, Env, Error, Geometry, Kind, Latencies, OperationLatency, Phase, Shutdown};
 
 use crate::statistics::{Counts, Statistics};
@@ -43,6 +43,18 @@ struct KeptFor {
     alone: bool,
 }
 
+/// Who the clients of an export are, and who may become one.
+#[derive(Default)]
+struct Clients {
+    /// By their tickets.
+    peers: BTreeMap<u64, Peer>,
+    arrivals: u64,
+    /// A guard keeps clients away: there is none.
+    reserved: bool,
+    /// Only where there is no client.
+    kept: Option<KeptFor>,
+}
+
 /// A device under a name, and perhaps a second one.
 pub struct Export {
     name: String,
@@ -51,15 +63,12 @@ pub struct Export {
     read_only: bool,
     hidden: bool,
     alias: Option<Alias>,
-    clients: AtomicUsize,
+    clients: Mutex<Clients>,
+    /// The one client has the device to itself. Changed by who has the lock of the clients; sessions ask for it with each request.
+    held: AtomicBool,
     is_awaited: IsAwaited,
-    /// Where it is kept, with its number of clients [`RESERVED`].
-    kept: Mutex<Option<KeptFor>>,
-    arrivals: AtomicU64,
     /// How often its content was discarded as a whole.
     eras: AtomicU64,
-    /// Who the clients are, by their tickets.
-    peers: Mutex<BTreeMap<u64, Peer>>,
     /// Watched by sessions, by their tickets. It ends the clients of this export while others on the same socket stay.
     pub(crate) shutdown: Shutdown,
     /// Woken whenever a client has left.
@@ -67,12 +76,6 @@ pub struct Export {
     pub(crate) counters: Counts,
     latencies: Option<Arc<Latencies>>,
 }
-
-/// In [`Export::clients`]: reserved, nobody may connect.
-const RESERVED: usize = usize::MAX;
-
-/// In [`Export::clients`], beside the number: the one client has the device to itself.
-const ALONE: usize = 1 << (usize::BITS - 2);
 
 impl Export {
     /// Serves `device` as `name`: UTF-8 without NUL, at most 4096 bytes, which may be empty; else [`Kind::Invalid`].
@@ -86,12 +89,10 @@ impl Export {
             read_only: false,
             hidden: false,
             alias: None,
-            clients: AtomicUsize::new(0),
+            clients: Mutex::default(),
+            held: AtomicBool::new(false),
             is_awaited: Box::new(|| false),
-            kept: Mutex::default(),
-            arrivals: AtomicU64::new(0),
             eras: AtomicU64::new(0),
-            peers: Mutex::default(),
             shutdown: Shutdown::default(),
             left: WaitList::default(),
             counters: Counts::default(),
@@ -134,10 +135,7 @@ impl Export {
     /// Keeps it for a client of before, for as long as `is_awaited` says that this will come back.
     pub fn kept_while(mut self, is_awaited: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.is_awaited = Box::new(is_awaited);
-        if (self.is_awaited)() {
-            self.clients = AtomicUsize::new(RESERVED);
-            self.kept = Mutex::new(Some(KeptFor { client: None, alone: true }));
-        }
+        self.keep_if_awaited(&mut self.clients.lock());
         self
     }
 
@@ -180,15 +178,12 @@ impl Export {
 
     /// Number of connected clients.
     pub fn clients(&self) -> usize {
-        match self.clients.load(Ordering::Relaxed) {
-            RESERVED => 0,
-            clients => clients & !ALONE,
-        }
+        self.clients.lock().peers.len()
     }
 
     /// Who the clients are, in the order in which they connected. Others may have come or gone since they were counted.
     pub fn peers(&self) -> Vec<Peer> {
-        self.peers.lock().values().copied().collect()
+        self.clients.lock().peers.values().copied().collect()
     }
 
     /// Whether a client that loses its connection now comes back, and sends again what was not answered.
@@ -198,13 +193,17 @@ impl Export {
 
     /// Whether its one client has the device to itself.
     pub fn is_held(&self) -> bool {
-        self.clients.load(Ordering::Relaxed) == ALONE | 1
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Gives the device to its one client alone, until that leaves: no other connects. [`Kind::Busy`] unless there is exactly one, which
     /// does not have it yet. Only who is a client itself knows which one that is.
     pub fn hold(&self) -> Result<(), Kind> {
-        self.turn(1, ALONE | 1)?;
+        let clients = self.clients.lock();
+        if clients.peers.len() != 1 || self.held.swap(true, Ordering::Relaxed) {
+            return Err(Kind::Busy);
+        }
+        drop(clients);
         // Its session may count as idle by now.
         self.shutdown.wake();
         Ok(())
@@ -212,40 +211,45 @@ impl Export {
 
     /// Whether it is kept for a client of before.
     pub fn is_kept(&self) -> bool {
-        self.keep_while_awaited();
-        self.kept.lock().is_some()
+        let mut clients = self.clients.lock();
+        self.keep_while_awaited(&mut clients);
+        clients.kept.is_some()
     }
 
     /// Keeps it for `client`, which is that of before or brings it back; with the device to itself where `alone`. [`Kind::Busy`] while it has
     /// clients, or a guard keeps them away.
     pub fn keep_for(&self, client: Peer, alone: bool) -> Result<(), Kind> {
-        let mut kept = self.kept.lock();
-        if kept.is_none() {
-            self.turn(0, RESERVED)?;
+        let mut clients = self.clients.lock();
+        if clients.reserved || !clients.peers.is_empty() {
+            return Err(Kind::Busy);
         }
-        *kept = Some(KeptFor { client: Some(client), alone });
+        clients.kept = Some(KeptFor { client: Some(client), alone });
         Ok(())
     }
 
-    /// Keeps it no longer where that client will not come back.
-    fn keep_while_awaited(&self) {
-        let mut kept = self.kept.lock();
-        if kept.is_some() && !(self.is_awaited)() {
-            *kept = None;
-            self.turn(RESERVED, 0).expect("a kept export is reserved");
+    /// Keeps it for the client that had it alone, if that comes back.
+    fn keep_if_awaited(&self, clients: &mut Clients) {
+        if (self.is_awaited)() {
+            clients.kept = Some(KeptFor { client: None, alone: true });
         }
     }
 
-    /// Has `clients` in place of `before`; [`Kind::Busy`] where it has others.
-    fn turn(&self, before: usize, clients: usize) -> Result<(), Kind> {
-        let turned = self.clients.compare_exchange(before, clients, Ordering::AcqRel, Ordering::Relaxed);
-        turned.map(drop).map_err(|_| Kind::Busy)
+    /// Keeps it no longer where that client will not come back.
+    fn keep_while_awaited(&self, clients: &mut Clients) {
+        if clients.kept.is_some() && !(self.is_awaited)() {
+            clients.kept = None;
+        }
     }
 
     /// Keeps clients away for as long as the guard lives; [`Kind::Busy`] while there are any, or another guard.
     pub fn reserve(self: &Arc<Self>) -> Result<Reserved, Kind> {
-        self.keep_while_awaited();
-        self.turn(0, RESERVED).map(|()| Reserved(self.clone()))
+        let mut clients = self.clients.lock();
+        self.keep_while_awaited(&mut clients);
+        if clients.reserved || clients.kept.is_some() || !clients.peers.is_empty() {
+            return Err(Kind::Busy);
+        }
+        clients.reserved = true;
+        Ok(Reserved(self.clone()))
     }
 
     /// What clients know of the content is gone.
@@ -260,48 +264,30 @@ impl Export {
 
     /// Counts a client in, or `None` where the export is closed, reserved, held or kept for another, or has no size.
     pub(crate) fn connect(self: &Arc<Self>, peer: Peer) -> Option<Connected> {
-        self.return_of(peer).or_else(|| self.count_in())?;
-        let ticket = self.arrivals.fetch_add(1, Ordering::Relaxed);
-        self.peers.lock().insert(ticket, peer);
-        let connected = Connected { export: self.clone(), ticket };
-        // With the fence of `close`: either this sees it closed, or `emptied` sees the client.
-        fence(Ordering::SeqCst);
-        // Asked only now: while the client is counted the size can only grow.
+        let connected = Connected { export: self.clone(), ticket: self.count_in(peer)? };
+        // Asked only once the client is counted: either this sees it closed, or `emptied` sees the client; and the size can only grow.
         (!self.is_closed() && self.device.geometry().size > 0).then_some(connected)
     }
 
-    /// Counts in the client that it is kept for.
-    fn return_of(&self, peer: Peer) -> Option<()> {
-        let mut kept = self.kept.lock();
-        let returns = |kept: &mut KeptFor| kept.client == Some(peer);
-        let KeptFor { alone, .. } = kept.take_if(returns)?;
-        self.turn(RESERVED, if alone { ALONE | 1 } else { 1 }).ok()
-    }
-
-    fn count_in(&self) -> Option<()> {
-        self.keep_while_awaited();
-        let one_more = |clients: usize| (clients < ALONE - 1).then(|| clients + 1);
-        self.clients.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok().map(drop)
-    }
-
-    /// Counts a client out. One that had the device to itself may have lost its connection, and come back.
-    fn count_out(&self) {
-        let mut kept = self.kept.lock();
-        if self.clients.load(Ordering::Relaxed) == ALONE | 1 && (self.is_awaited)() {
-            *kept = Some(KeptFor { client: None, alone: true });
-            return self.turn(ALONE | 1, RESERVED).expect("the one client leaves");
+    /// The ticket of a client that is counted from now on.
+    fn count_in(&self, peer: Peer) -> Option<u64> {
+        let mut clients = self.clients.lock();
+        let returned = clients.kept.take_if(|kept| kept.client == Some(peer));
+        self.keep_while_awaited(&mut clients);
+        if clients.reserved || clients.kept.is_some() || self.is_held() {
+            return None;
         }
-        let one_less = |clients: usize| if clients == ALONE | 1 { Some(0) } else { clients.checked_sub(1) };
-        let before = self.clients.fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
-        assert!(before.is_ok_and(|before| before != RESERVED), "a client left that was not counted");
+        self.held.store(returned.is_some_and(|kept| kept.alone), Ordering::Relaxed);
+        let ticket = clients.arrivals;
+        clients.arrivals += 1;
+        clients.peers.insert(ticket, peer);
+        Some(ticket)
     }
 
     /// Asks every client to leave: its session answers what it has received, flushes and closes. No other connects, not even
     /// one that has found the export already: take it from its list first. [`Export::emptied`] tells when the last has left.
     pub fn close(&self) {
         self.shutdown.ask(Phase::Draining);
-        // With the fence of `connect`.
-        fence(Ordering::SeqCst);
     }
 
     /// Whether its clients are to leave, and no other connects.
@@ -348,8 +334,7 @@ pub struct Reserved(Arc<Export>);
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let before = self.0.clients.swap(0, Ordering::Release);
-        assert_eq!(before, RESERVED, "a reservation was dropped that nobody had");
+        self.0.clients.lock().reserved = false;
     }
 }
 
@@ -373,9 +358,14 @@ impl Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         self.export.shutdown.forget(self.ticket);
-        let peer = self.export.peers.lock().remove(&self.ticket);
+        let mut clients = self.export.clients.lock();
+        let peer = clients.peers.remove(&self.ticket);
         assert!(peer.is_some(), "client {} leaves {}, and is none", self.ticket, self.export.name);
-        self.export.count_out();
+        // One that had the device to itself may have lost its connection, and come back.
+        if self.export.held.swap(false, Ordering::Relaxed) {
+            self.export.keep_if_awaited(&mut clients);
+        }
+        drop(clients);
         self.export.left.wake_all();
     }
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::test_device::TestDevice;
-use spillway_core::sync::AtomicBool;
 
 const PROGRAM: Peer = Peer::Program(7);
 const OTHER: Peer = Peer::Program(8);

@@ -8,7 +8,7 @@ use spillway_core::{Answer, Kind};
 
 use super::controls::{ControlFile, Controls, TextPiece};
 use super::wire::errno;
-use crate::control::Catalog;
+use crate::control::DeviceChanges;
 
 /// Its name.
 pub const CLASS: &str = "zram-control";
@@ -18,7 +18,7 @@ const HOT_REMOVE: ControlFile = ControlFile { name: "hot_remove", permissions: 0
 
 /// The folder.
 pub(super) struct ClassFolder {
-    pub(super) catalog: Arc<dyn Catalog>,
+    pub(super) server: Arc<dyn DeviceChanges>,
 }
 
 impl Controls for ClassFolder {
@@ -31,7 +31,7 @@ impl Controls for ClassFolder {
     }
 
     fn show(&self, _: &ControlFile, _: u64) -> Answer<Result<TextPiece, i32>> {
-        let added = self.catalog.hot_add();
+        let added = self.server.hot_add();
         Answer::pending(async move {
             let added = added.await.inspect_err(|error| tracing::info!("{}: {error}", HOT_ADD.name));
             added.map(|number| TextPiece::new(number.to_string(), None)).map_err(|error| error.kind.errno())
@@ -43,7 +43,7 @@ impl Controls for ClassFolder {
             Ok(number) => number,
             Err(errno) => return Answer::Done(Err(errno)),
         };
-        let removed = self.catalog.hot_remove(number);
+        let removed = self.server.hot_remove(number);
         Answer::pending(async move {
             let removed = removed.await.inspect_err(|error| tracing::info!("{}: {error}", HOT_REMOVE.name));
             removed.map_err(|error| match error.kind {

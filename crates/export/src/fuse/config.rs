@@ -1,21 +1,24 @@
 //! Limits of one session.
 
+use spillway_core::exchange::MessageFormat;
+
 use super::wire::{Header, Portion};
 
 /// Bytes in front of the payload of a WRITE.
-pub const PAYLOAD_OFFSET: usize = Header::LEN + Portion::LEN;
+pub(super) const PAYLOAD_OFFSET: usize = Header::LEN + Portion::LEN;
 
 /// Longest payload of a request or reply in bytes, 256 pages, which is what Linux takes at most unless it is told otherwise.
 pub(super) const PAYLOAD_LEN_MAX: u32 = 1 << 20;
 
-/// Longest message that the kernel sends.
-pub const MESSAGE_LEN_MAX: usize = PAYLOAD_OFFSET + PAYLOAD_LEN_MAX as usize;
-
 /// Payloads from this length on stay in the buffer that they were received in, in bytes, where the driver has another.
 pub(super) const STAYING_LEN_MIN: usize = 64 << 10;
 
-/// Shortest message whose buffer is kept for a device, in bytes.
-pub const KEPT_LEN_MIN: usize = PAYLOAD_OFFSET + STAYING_LEN_MIN;
+/// What the kernel sends.
+pub const MESSAGE_FORMAT: MessageFormat = MessageFormat {
+    len_max: PAYLOAD_OFFSET + PAYLOAD_LEN_MAX as usize,
+    payload_offset: PAYLOAD_OFFSET,
+    kept_len_min: PAYLOAD_OFFSET + STAYING_LEN_MIN,
+};
 
 /// Asynchronous requests that the kernel has in flight at most, and from which on it calls the mount congested.
 pub(super) const BACKGROUND_MAX: u32 = 512;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use spillway_core::{Answer, Attributes, Excerpt, work};
 
 use super::wire::errno;
-use crate::control::{Catalog, Operation};
+use crate::control::{DeviceChanges, Operation};
 
 /// Longest value that is written, in bytes.
 const WRITTEN_LEN_MAX: usize = 4096;
@@ -92,11 +92,11 @@ pub(super) struct PartFolder {
     folder: Folder,
     files: Vec<ControlFile>,
     /// Who carries out changes.
-    catalog: Arc<dyn Catalog>,
+    server: Arc<dyn DeviceChanges>,
 }
 
 impl PartFolder {
-    pub(super) fn new(device: &str, folder: Folder, catalog: Arc<dyn Catalog>) -> Self {
+    pub(super) fn new(device: &str, folder: Folder, server: Arc<dyn DeviceChanges>) -> Self {
         let file = |spec: &spillway_core::Spec| ControlFile {
             name: spec.name,
             permissions: u32::from(spec.readable) * 0o444 + u32::from(spec.writable) * 0o200,
@@ -104,7 +104,7 @@ impl PartFolder {
         let files: Vec<_> = folder.attributes.specs().iter().map(file).collect();
         // Numbers of nodes have room for so many.
         assert!(files.len() < usize::from(u16::MAX), "{} files in {}", files.len(), folder.name);
-        Self { device: device.to_owned(), folder, files, catalog }
+        Self { device: device.to_owned(), folder, files, server }
     }
 }
 
@@ -129,7 +129,7 @@ impl Controls for PartFolder {
     fn store(&self, file: &ControlFile, text: String) -> Answer<Result<(), i32>> {
         let attribute = format!("{}.{}", self.folder.name, file.name);
         let change = Operation::Set { device: self.device.clone(), attribute, value: text.into() };
-        let answer = self.catalog.change(change);
+        let answer = self.server.change(change);
         Answer::pending(async move { answer.await.map_err(|error| error.kind.errno()) })
     }
 }

@@ -18,24 +18,7 @@
 //! all exports of a device show the same bytes at any time.
 //!
 //! Lock order: the list of volumes, the open files of a volume and the texts are leaves; an attribute is read with none of them held.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `wire` | constants and the codec of fixed structures |
-//! | `tree` | what is mounted, as numbered nodes, and who has it open |
-//! | `view` | what one reader sees of it |
-//! | `stat` | the metadata of a node, for the kernel |
-//! | `folder` | names in a folder |
-//! | `config` | limits of one session |
-//! | `controls` | attributes as files |
-//! | `class` | the files of `zram-control` |
-//! | `texts` | what open ones have shown |
-//! | `answer` | answers that are still to come |
-//! | `seek` | where data and holes begin |
-//! | `session` | messages to replies |
-//! | `transfers` | reads, writes and the like of disk files |
 
-mod answer;
 mod class;
 mod config;
 mod controls;
@@ -52,7 +35,7 @@ mod view;
 pub mod wire;
 
 pub use class::CLASS;
-pub use config::{Config, KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
+pub use config::{Config, MESSAGE_FORMAT};
 pub use controls::Folder;
 pub use session::FuseSession;
 pub use texts::TEXT_BYTES;

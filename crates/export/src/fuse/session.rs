@@ -6,10 +6,9 @@ use std::task::Context;
 use spillway_core::exchange::{Exchange, Message};
 use spillway_core::{ByteRange, Flags, IoBuf, Op, Request, mutant, work};
 
-use super::answer::{ControlTicket, Ticket};
 use super::config::{BACKGROUND_MAX, CONGESTED, Config, PAYLOAD_LEN_MAX, PAYLOAD_OFFSET};
 use super::controls;
-use super::transfers::{Transfers, writing};
+use super::transfers::{Ticket, Transfers, refusal, reply, writing};
 use super::tree::{Node, Tree};
 use super::view::{ControlPath, TreeView};
 use super::wire::{
@@ -175,7 +174,7 @@ impl FuseSession {
         if !file.is_readable() {
             return Err(errno::EACCES);
         }
-        let tree = self.view.tree().clone();
+        let (tree, unique) = (self.view.tree().clone(), header.unique);
         // Made when it is polled, so that requests which wait hold no text.
         let shown = async move {
             if let Some(from) = tree.texts.due(asked.handle, asked.offset) {
@@ -185,8 +184,12 @@ impl FuseSession {
             }
             tree.texts.read(asked.handle, asked.offset, asked.len as usize)
         };
-        let ticket = ControlTicket { unique: header.unique, written: None };
-        self.transfers.control(ticket, Box::pin(shown));
+        self.transfers.reply_later(async move {
+            match shown.await {
+                Ok(text) => reply(&mut ReplyHead::of(unique, 0), text),
+                Err(errno) => refusal(unique, errno),
+            }
+        });
         Ok(())
     }
 
@@ -201,8 +204,13 @@ impl FuseSession {
             return Err(errno::EACCES);
         }
         let stored = controls.store(&file, controls::value_of(bytes)?);
-        let ticket = ControlTicket { unique: header.unique, written: Some(asked.len) };
-        self.transfers.control(ticket, Box::pin(async move { stored.await.map(|()| IoBuf::empty()) }));
+        let unique = header.unique;
+        self.transfers.reply_later(async move {
+            match stored.await {
+                Ok(()) => reply(ReplyHead::of(unique, 0).u32(asked.len).u32(0), IoBuf::empty()),
+                Err(errno) => refusal(unique, errno),
+            }
+        });
         Ok(())
     }
 
@@ -215,7 +223,7 @@ impl FuseSession {
     }
 
     /// A request about a disk file, and how large that is now.
-    fn ticket(&mut self, header: &Header, op: Option<Op>) -> Result<(Ticket, u64), i32> {
+    fn ticket(&mut self, header: &Header, op: Op) -> Result<(Ticket, u64), i32> {
         let volume = self.view.disk(header.node)?;
         let size = volume.export().geometry().size;
         Ok((Ticket { unique: header.unique, volume, op }, size))
@@ -230,7 +238,7 @@ impl FuseSession {
         if let Some(Node::Control(number, part, file)) = Node::of(header.node) {
             return self.read_control(header, asked, (number, part, file));
         }
-        let (ticket, size) = self.ticket(header, Some(Op::Read))?;
+        let (ticket, size) = self.ticket(header, Op::Read)?;
         if asked.offset >= size {
             return self.done(&mut ReplyHead::of(header.unique, 0));
         }
@@ -250,7 +258,7 @@ impl FuseSession {
         let Some(asked) = asked.filter(|asked| message.len() == PAYLOAD_OFFSET + asked.len as usize) else {
             return Err((errno::EINVAL, message));
         };
-        let (ticket, size) = match self.ticket(header, Some(Op::Write)) {
+        let (ticket, size) = match self.ticket(header, Op::Write) {
             Ok((_, size)) if asked.offset >= size && asked.len > 0 => return Err((errno::ENOSPC, message)),
             Ok(found) => found,
             Err(errno) => return Err((errno, message)),
@@ -266,7 +274,7 @@ impl FuseSession {
         if mutant::on("fuse: answer FSYNC without a flush") {
             return self.done(&mut ReplyHead::of(header.unique, 0));
         }
-        let (ticket, _) = self.ticket(header, Some(Op::Flush))?;
+        let (ticket, _) = self.ticket(header, Op::Flush)?;
         self.transfers.bare(ticket, Request::flush());
         Ok(())
     }
@@ -276,7 +284,7 @@ impl FuseSession {
         let mut fields = Fields::of(body);
         let (handle, offset) = fields.u64().zip(fields.u64()).ok_or(errno::EINVAL)?;
         let (len, mode) = fields.u64().zip(fields.u32()).ok_or(errno::EINVAL)?;
-        let (ticket, size) = self.ticket(header, Some(Op::WriteZeroes))?;
+        let (ticket, size) = self.ticket(header, Op::WriteZeroes)?;
         let punches = mode == fallocate_mode::PUNCH_HOLE | fallocate_mode::KEEP_SIZE;
         let punches = punches && ticket.volume.export().geometry().fast_zeroes;
         let zeroes = mode & !fallocate_mode::KEEP_SIZE == fallocate_mode::ZERO_RANGE;
@@ -302,11 +310,11 @@ impl FuseSession {
             Some(whence::HOLE) => false,
             _ => return Err(errno::EINVAL),
         };
-        let (ticket, size) = self.ticket(header, None)?;
-        if offset >= size {
+        let volume = self.view.disk(header.node)?;
+        if offset >= volume.export().geometry().size {
             return Err(errno::ENXIO);
         }
-        self.transfers.seek(ticket, offset, data);
+        self.transfers.seek(header.unique, volume, offset, data);
         Ok(())
     }
 }

@@ -6,14 +6,15 @@
 //! reading requests for others.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::task::Context;
 
 use spillway_core::exchange::Message;
-use spillway_core::{Aligned, Flags, IoBuf, Kind, LocalFuture, Op, Reply, Request};
+use spillway_core::{Aligned, Flags, IoBuf, Kind, Op, Reply, Request};
 
-use super::answer::{ControlResult, ControlTicket, Other, RequestTicket, SeekResult, Ticket};
 use super::config::{Config, STAYING_LEN_MIN};
 use super::seek::seek;
+use super::tree::Volume;
 use super::wire::{ReplyHead, errno};
 use crate::covered::spend_for;
 use crate::pending::PENDING_MAX;
@@ -21,6 +22,14 @@ use crate::pipeline::{Outcome, Pipeline, PipelineLimits};
 
 /// Bytes of replies that are not sent.
 const UNSENT: usize = 0;
+
+/// What is kept of a request to a device until its reply.
+pub(super) struct Ticket {
+    pub(super) unique: u64,
+    pub(super) volume: Arc<Volume>,
+    /// What the device is asked for.
+    pub(super) op: Op,
+}
 
 /// A read or write without its buffer, and the message that has the payload of a write.
 struct Transfer {
@@ -32,7 +41,8 @@ struct Transfer {
 /// The requests of a session that a device or the server carries out.
 pub(super) struct Transfers {
     config: Config,
-    pipeline: Pipeline<Transfer, RequestTicket, Other>,
+    /// What no device answers by itself needs no ticket: it comes as the reply.
+    pipeline: Pipeline<Transfer, Option<Ticket>, Box<Message>>,
     /// What a request had its payload in that is parked no longer.
     returned: Option<IoBuf>,
     replies: VecDeque<Message>,
@@ -108,87 +118,48 @@ impl Transfers {
     }
 
     /// Looks for data from `offset` on, or for what is none.
-    pub(super) fn seek(&mut self, ticket: Ticket, offset: u64, data: bool) {
-        let device = ticket.volume.export().device().clone();
-        let found = async move { Other::Seek(seek(device, offset, data).await) };
-        self.begin(RequestTicket::Disk(ticket), Box::pin(found));
+    pub(super) fn seek(&mut self, unique: u64, volume: Arc<Volume>, offset: u64, data: bool) {
+        self.reply_later(async move {
+            let export = volume.export();
+            let found = seek(export.device().clone(), offset, data).await;
+            export.counters.count(None, found.is_ok().then_some(0));
+            match found {
+                Ok(Some(place)) => reply(ReplyHead::of(unique, 0).u64(place), IoBuf::empty()),
+                Ok(None) => refusal(unique, errno::ENXIO),
+                Err(kind) => refusal(unique, errno_of(kind)),
+            }
+        });
     }
 
-    /// Waits for what a control file shows, or does.
-    pub(super) fn control(&mut self, ticket: ControlTicket, shown: LocalFuture<ControlResult>) {
-        self.begin(RequestTicket::Control(ticket), Box::pin(async move { Other::Control(shown.await) }));
+    /// Sends a reply once it has come to be.
+    pub(super) fn reply_later(&mut self, reply: impl Future<Output = Message> + 'static) {
+        let reply = Box::pin(async move { Box::new(reply.await) });
+        if let Some((ticket, outcome)) = self.pipeline.begin(None, 0, reply) {
+            self.finish(ticket, outcome);
+        }
     }
 
     fn submit(&mut self, ticket: Ticket, request: Request) {
         let held = request.buf.capacity();
         let submission = self.pipeline.submit(ticket.volume.export(), request, Aligned::submit_bytes);
-        if let Some((asked, outcome)) = self.pipeline.submitted(RequestTicket::Disk(ticket), held, submission)
-        {
-            self.finish(&asked, outcome);
+        if let Some((ticket, outcome)) = self.pipeline.submitted(Some(ticket), held, submission) {
+            self.finish(ticket, outcome);
         }
     }
 
-    fn begin(&mut self, asked: RequestTicket, other: LocalFuture<Other>) {
-        if let Some((asked, outcome)) = self.pipeline.begin(asked, 0, other) {
-            self.finish(&asked, outcome);
-        }
-    }
-
-    fn finish(&mut self, asked: &RequestTicket, outcome: Outcome<Other>) {
-        match (asked, outcome) {
-            (RequestTicket::Disk(ticket), Outcome::Io(reply)) => self.finish_io(ticket, reply),
-            (RequestTicket::Disk(ticket), Outcome::Own(Other::Seek(found))) => {
-                self.finish_seek(ticket, found)
-            }
-            (RequestTicket::Control(ticket), Outcome::Own(Other::Control(shown))) => {
-                self.finish_control(ticket, shown)
-            }
-            _ => unreachable!("each request has an answer of its own kind"),
-        }
-    }
-
-    fn finish_io(&mut self, ticket: &Ticket, Reply { result, buf }: Reply) {
-        match result {
-            Ok(()) => self.succeed(ticket, buf),
-            Err(kind) => self.fail(ticket, errno_of(kind)),
-        }
-    }
-
-    fn finish_seek(&mut self, ticket: &Ticket, found: SeekResult) {
-        match found {
-            Ok(offset) => {
-                ticket.volume.export().counters.count(ticket.op, Some(0));
-                self.reply(ReplyHead::of(ticket.unique, 0).u64(offset));
-            }
-            Err(None) => {
-                ticket.volume.export().counters.count(ticket.op, Some(0));
-                self.refuse(ticket.unique, errno::ENXIO);
-            }
-            Err(Some(kind)) => self.fail(ticket, errno_of(kind)),
-        }
-    }
-
-    fn finish_control(&mut self, ticket: &ControlTicket, shown: ControlResult) {
-        let mut head = ReplyHead::of(ticket.unique, 0);
-        match (shown, ticket.written) {
-            (Err(errno), _) => self.refuse(ticket.unique, errno),
-            (Ok(text), None) => self.reply_with(&mut head, text),
-            (Ok(_), Some(len)) => self.reply(head.u32(len).u32(0)),
-        }
-    }
-
-    fn fail(&mut self, ticket: &Ticket, errno: i32) {
-        ticket.volume.export().counters.count(ticket.op, None);
-        self.refuse(ticket.unique, errno);
-    }
-
-    fn succeed(&mut self, ticket: &Ticket, buf: IoBuf) {
-        let mut head = ReplyHead::of(ticket.unique, 0);
-        ticket.volume.export().counters.count(ticket.op, Some(buf.len() as u64));
-        match ticket.op {
-            Some(Op::Read) => self.reply_with(&mut head, buf),
-            Some(Op::Write) => self.reply(head.u32(buf.len() as u32).u32(0)),
-            _ => self.reply(&mut head),
+    fn finish(&mut self, ticket: Option<Ticket>, outcome: Outcome<Box<Message>>) {
+        let Reply { result, buf } = match outcome {
+            Outcome::Own(reply) => return self.replies.push_back(*reply),
+            Outcome::Io(reply) => reply,
+        };
+        let Ticket { unique, volume, op } = ticket.expect("a device answers what it was asked for");
+        volume.export().counters.count(Some(op), result.is_ok().then_some(buf.len() as u64));
+        let mut head = ReplyHead::of(unique, 0);
+        match (result, op) {
+            (Err(kind), _) => self.refuse(unique, errno_of(kind)),
+            (Ok(()), Op::Read) => self.reply_with(&mut head, buf),
+            (Ok(()), Op::Write) => self.reply(head.u32(buf.len() as u32).u32(0)),
+            (Ok(()), _) => self.reply(&mut head),
         }
     }
 
@@ -199,12 +170,12 @@ impl Transfers {
 
     /// Replies with a body behind the head.
     pub(super) fn reply_with(&mut self, head: &mut ReplyHead, body: IoBuf) {
-        self.replies.push_back(Message::new(head.finish(body.len()), body));
+        self.replies.push_back(reply(head, body));
     }
 
     /// Replies with an errno.
     pub(super) fn refuse(&mut self, unique: u64, errno: i32) {
-        self.reply(&mut ReplyHead::of(unique, errno));
+        self.replies.push_back(refusal(unique, errno));
     }
 
     /// Nothing is answered any more.
@@ -219,8 +190,8 @@ impl Transfers {
     /// Lets pending answers progress and replies to those that came.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) {
         self.pipeline.collect(context);
-        while let Some((asked, outcome)) = self.pipeline.next_answer() {
-            self.finish(&asked, outcome);
+        while let Some((ticket, outcome)) = self.pipeline.next_answer() {
+            self.finish(ticket, outcome);
         }
         if let Some((transfer, buf)) = self.pipeline.poll_parked(context, UNSENT) {
             self.submit_with_buffer(transfer, buf);
@@ -234,6 +205,16 @@ fn with_buffer(mut request: Request, buf: IoBuf) -> Request {
     request
 }
 
+/// A reply of a head, and a body behind it.
+pub(super) fn reply(head: &mut ReplyHead, body: IoBuf) -> Message {
+    Message::new(head.finish(body.len()), body)
+}
+
+/// A reply with an errno.
+pub(super) fn refusal(unique: u64, errno: i32) -> Message {
+    reply(&mut ReplyHead::of(unique, errno), IoBuf::empty())
+}
+
 /// A request to write what comes later at `offset`.
 pub(super) fn writing(offset: u64, durable: bool) -> Request {
     let request = Request::write(offset, IoBuf::empty());
@@ -241,6 +222,6 @@ pub(super) fn writing(offset: u64, durable: bool) -> Request {
 }
 
 /// The errno of a failure, as files have it.
-pub(super) fn errno_of(kind: Kind) -> i32 {
+fn errno_of(kind: Kind) -> i32 {
     if kind == Kind::ReadOnly { errno::EROFS } else { kind.errno() }
 }

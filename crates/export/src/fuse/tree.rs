@@ -23,7 +23,7 @@ use super::config::open_max;
 use super::controls::{Controls, Folder, PartFolder};
 use super::texts::Texts;
 use super::wire::{self, errno, open_mode};
-use crate::control::Catalog;
+use crate::control::DeviceChanges;
 use crate::export::{Connected, Export};
 
 /// Bytes of the largest page of a kernel.
@@ -259,18 +259,18 @@ impl Tree {
         Self { is_shared: true, ..self }
     }
 
-    /// Shows the folder [`CLASS`](super::CLASS) too, by which devices of `catalog` come and go.
-    pub fn with_class(self, catalog: Arc<dyn Catalog>) -> Self {
-        Self { class: Some(Arc::new(ClassFolder { catalog })), ..self }
+    /// Shows the folder [`CLASS`](super::CLASS) too, by which devices of `server` come and go.
+    pub fn with_class(self, server: Arc<dyn DeviceChanges>) -> Self {
+        Self { class: Some(Arc::new(ClassFolder { server })), ..self }
     }
 
     /// Shows a device, which takes bytes, under its export's name; nothing else in the mount has it.
-    /// Its parts are folders, in this order, whose files `catalog` changes.
-    pub fn add(&self, export: Arc<Export>, parts: Vec<Folder>, catalog: Arc<dyn Catalog>) {
+    /// Its parts are folders, in this order, whose files `server` changes.
+    pub fn add(&self, export: Arc<Export>, parts: Vec<Folder>, server: Arc<dyn DeviceChanges>) {
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let number = u32::try_from(number).expect("nobody adds so many");
         let part =
-            |folder| Arc::new(PartFolder::new(export.name(), folder, catalog.clone())) as Arc<dyn Controls>;
+            |folder| Arc::new(PartFolder::new(export.name(), folder, server.clone())) as Arc<dyn Controls>;
         let parts = parts.into_iter().map(part).collect();
         let volume = Arc::new(Volume { number, export, parts, open: Mutex::default() });
         let mut volumes = self.volumes.write();

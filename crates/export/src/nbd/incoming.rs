@@ -1,7 +1,8 @@
-//! A header and the payload of a write while they arrive.
+//! Where a client is in its stream of requests; a header and the payload of a write while they arrive.
 
 use spillway_core::IoBuf;
 
+use super::reply::Refusal;
 use super::ticket::Ticket;
 use super::wire::RequestHeader;
 
@@ -10,6 +11,21 @@ const DIRECT_LEN_MIN: usize = 64 << 10;
 
 /// ... as long as this much of them is missing: below it a copy costs less than a system call.
 const DIRECT_REST_MIN: usize = 16 << 10;
+
+/// Where in the stream we are.
+pub(super) enum StreamPosition {
+    /// At a request's header.
+    Header,
+    /// In a payload.
+    Payload(Incoming),
+    /// In a payload whose buffer the driver has.
+    Lent(Ticket, usize),
+    /// In a payload that nobody wants: bytes left, and the refusal of its request, which follows it. Clients do not look for a reply
+    /// to what they still send.
+    Skip(u64, Option<(Ticket, Refusal)>),
+    /// Behind the last request: nothing is taken any more.
+    End,
+}
 
 /// The beginning of a header.
 #[derive(Default)]

@@ -16,22 +16,6 @@
 //!
 //! Lock order: the list of exports and the waker of a session are leaves; neither is held while a device or another waker
 //! is called.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `wire` | constants and the codec of fixed structures |
-//! | `handshake` | options until the client has chosen an export |
-//! | `options` | what the data of options says |
-//! | `config` | limits of one session |
-//! | `memory` | what a client can make the server hold, and who pays for it |
-//! | `request` | which requests are allowed, and the errno of each refusal |
-//! | `ticket` | what is kept of a request until its reply |
-//! | `position` | where in the stream of requests a client is |
-//! | `transmission` | the stream of requests and their submission |
-//! | `incoming` | the payload of a write while it arrives |
-//! | `reply` | replies in the three styles, and the errno of each failure |
-//! | `responder` | replies as they are sent and counted |
-//! | `session` | the whole conversation |
 
 pub mod client;
 mod config;
@@ -39,7 +23,6 @@ mod handshake;
 mod incoming;
 mod memory;
 mod options;
-mod position;
 mod reply;
 mod request;
 mod responder;

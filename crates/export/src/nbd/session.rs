@@ -44,6 +44,13 @@ impl NbdSession {
         }
     }
 
+    fn transmission(&self) -> Option<&Transmission> {
+        match &self.stage {
+            Stage::Transmission(transmission) => Some(transmission),
+            Stage::Handshake(_) | Stage::Over => None,
+        }
+    }
+
     fn enter(&mut self, transition: Transition) {
         match transition {
             Transition::More => {}
@@ -141,10 +148,7 @@ impl Session for NbdSession {
     }
 
     fn pending(&self) -> usize {
-        match &self.stage {
-            Stage::Transmission(transmission) => transmission.pending(),
-            Stage::Handshake(_) | Stage::Over => 0,
-        }
+        self.transmission().map_or(0, Transmission::pending)
     }
 
     fn established(&self) -> bool {
@@ -152,11 +156,11 @@ impl Session for NbdSession {
     }
 
     fn owed(&self) -> bool {
-        matches!(&self.stage, Stage::Transmission(transmission) if transmission.owed())
+        self.transmission().is_some_and(Transmission::owed)
     }
 
     fn stays(&self) -> bool {
-        matches!(&self.stage, Stage::Transmission(transmission) if transmission.connected().export().is_held())
+        self.transmission().is_some_and(|transmission| transmission.connected().export().is_held())
     }
 
     fn ends(&self) -> bool {

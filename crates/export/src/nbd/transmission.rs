@@ -15,9 +15,8 @@ use spillway_core::session::{Intake, Output};
 use spillway_core::{Aligned, Answer, ByteRange, Extent, IoBuf, Kind, Op, Request, mutant, work};
 
 use super::config::Config;
-use super::incoming::{Incoming, PartialHeader};
+use super::incoming::{Incoming, PartialHeader, StreamPosition};
 use super::memory::{EXTENTS_BYTES, EXTENTS_MAX, EXTENTS_MIN};
-use super::position::StreamPosition;
 use super::reply::{Refusal, cut};
 use super::request::NegotiatedRules;
 use super::responder::Responder;

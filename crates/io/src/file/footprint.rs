@@ -12,9 +12,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, major, makedev, minor};
+use rustix::fs::FileType;
 
-use crate::fuse::{LoopBacking, LoopDevice, file_shown_in, in_sysfs, is_away, loop_devices};
+use crate::fuse::{LoopBacking, LoopDevice, file_shown_in, is_away, loop_devices};
+use crate::sysfs::{device_number, in_sysfs, link_of, number_in};
 
 /// What a path stands on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,9 +82,8 @@ fn missing(path: &Path) -> Option<Stretch> {
 }
 
 fn of_device(device: u64, bytes: Range<u64>) -> Vec<Stretch> {
-    let node = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-    // The folder of a partition lies in that of its disk; the link has to be followed first.
-    let node = fs::canonicalize(&node).unwrap_or_else(|_| node.into());
+    let link = link_of(device);
+    let node = fs::canonicalize(&link).unwrap_or(link);
     device_stretches(device, &node, bytes)
 }
 
@@ -107,10 +107,10 @@ fn part_of(bytes: &Range<u64>, start: u64, end: u64) -> Range<u64> {
 
 /// The disk of a partition, where the system tells of it, and the partition's bytes.
 fn partition(node: &Path) -> Option<(u64, PathBuf, Range<u64>)> {
-    number(&node.join("partition"))?;
+    number_in(&node.join("partition"))?;
     let folder = node.parent()?.to_owned();
     let disk = device_number(&folder)?;
-    let (start, len) = (number(&node.join("start"))?, number(&node.join("size"))?);
+    let (start, len) = (number_in(&node.join("start"))?, number_in(&node.join("size"))?);
     let start = start.checked_mul(SECTOR)?;
     Some((disk, folder, start..start.checked_add(len.checked_mul(SECTOR)?)?))
 }
@@ -121,8 +121,8 @@ fn behind_loop(device: u64, folder: &Path, bytes: &Range<u64>) -> Vec<Stretch> {
     let backing = backing_told(device, folder).or_else(|| backing_at(&path));
     let Some(LoopBacking { inode, rdevice }) = backing else { return Vec::new() };
     let folder = folder.join("loop");
-    let offset = number(&folder.join("offset")).unwrap_or(0);
-    let limit = number(&folder.join("sizelimit")).filter(|&limit| limit > 0).unwrap_or(u64::MAX);
+    let offset = number_in(&folder.join("offset")).unwrap_or(0);
+    let limit = number_in(&folder.join("sizelimit")).filter(|&limit| limit > 0).unwrap_or(u64::MAX);
     let bytes = part_of(bytes, offset, offset.saturating_add(limit));
     if rdevice == 0 { vec![file(inode, bytes)] } else { of_device(rdevice, bytes) }
 }
@@ -148,25 +148,17 @@ pub(super) fn loop_over(fd: BorrowedFd<'_>, read_only: bool) -> Option<PathBuf> 
     devices.map(|(device, _)| device).find(|device| {
         let folder = in_sysfs(device);
         let Some(device) = device_number(&folder) else { return false };
-        let shares = read_only && number(&folder.join("ro")) == Some(1);
+        let shares = read_only && number_in(&folder.join("ro")) == Some(1);
         !shares
             && !own.is_of_disk(device)
             && Footprint(behind_loop(device, &folder, &(0..u64::MAX))).overlaps(&own)
     })
 }
 
-fn device_number(folder: &Path) -> Option<u64> {
-    let text = fs::read_to_string(folder.join("dev")).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
-}
-
-fn number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::fs::makedev;
+
     use super::*;
 
     fn folder(name: &str) -> PathBuf {

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use rustix::fs::{Stat, major, minor};
 
-use crate::fuse::{numbers, places_of};
+use crate::fuse::places_of;
 use crate::processes::look_at_others;
+use crate::sysfs::link_of;
 
 /// Whether there are processes that took a flock of this file, and every one is dead. What has no list, or shows no process of another
 /// namespace, counts as alive, and so does one that the list leaves out because others went while it was read.
@@ -37,8 +38,7 @@ pub(super) fn of_byte_locks(file: &Stat) -> Vec<u32> {
 pub(super) fn of_block_device(path: &Path) -> Vec<String> {
     let number = metadata(path).map_or(0, |found| found.rdev());
     let mounts = places_of(path).into_iter().map(|place| format!("mounted at {}", place.display()));
-    let above =
-        read_dir(format!("/sys/dev/block/{}/holders", numbers(number))).into_iter().flatten().flatten();
+    let above = read_dir(link_of(number).join("holders")).into_iter().flatten().flatten();
     mounts.chain(above.map(|holder| format!("part of {}", holder.file_name().display()))).collect()
 }
 

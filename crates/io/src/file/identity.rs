@@ -5,16 +5,18 @@
 
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, StatxFlags, fstat, major, minor, statx};
+use rustix::fs::{AtFlags, StatxFlags, fstat, statx};
+
+use crate::sysfs::link_of;
 
 /// Where the system tells what a device is, the best first.
 const NAMES: [&str; 5] = ["wwid", "device/wwid", "device/serial", "dm/uuid", "loop/backing_file"];
 
 /// The identity, or `None` where there is nothing to tell it by.
 pub(super) fn identity(fd: impl AsFd, block_device: bool) -> Option<NonZeroU64> {
-    let text = if block_device { of_device(&node(fd)?)? } else { of_file(fd)? };
+    let text = if block_device { of_device(&link_of(fstat(fd).ok()?.st_rdev))? } else { of_file(fd)? };
     identity_of(&text)
 }
 
@@ -28,11 +30,6 @@ fn of_file(fd: impl AsFd) -> Option<String> {
     let found = statx(fd, "", AtFlags::EMPTY_PATH, wanted).ok()?;
     let complete = StatxFlags::from_bits_retain(found.stx_mask).contains(wanted);
     complete.then(|| format!("file {} {} {}", found.stx_ino, found.stx_btime.tv_sec, found.stx_btime.tv_nsec))
-}
-
-fn node(fd: impl AsFd) -> Option<PathBuf> {
-    let device = fstat(fd).ok()?.st_rdev;
-    Some(PathBuf::from(format!("/sys/dev/block/{}:{}", major(device), minor(device))))
 }
 
 fn of_device(node: &Path) -> Option<String> {

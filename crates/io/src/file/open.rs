@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::fs::{
     Advice, AtFlags, FallocateFlags, FileType, OFlags, Statx, StatxFlags, fadvise, fallocate, fcntl_getfl,
-    fcntl_setfl, fdatasync, fstat, ioctl_blksszget, major, minor, statx,
+    fcntl_setfl, fdatasync, fstat, ioctl_blksszget, statx,
 };
 use rustix::io::{Errno, pread};
 use spillway_core::{BlockSize, Error, Geometry, IoBuf, OpenStorage, SECTOR};
@@ -19,6 +19,7 @@ use super::mapped::MappedFile;
 use super::open_file::OpenFile;
 use super::options::{Direct, FileOptions};
 use crate::runtime::turns::Turns;
+use crate::sysfs::{link_of, number_in};
 
 /// Largest preferred request that is believed, in bytes.
 const OPTIMAL_IO_MAX: u32 = 1 << 20;
@@ -52,21 +53,21 @@ fn examine(claim: &Claim<'_>, options: &FileOptions) -> Result<OpenStorage, Erro
         forget_pages(&other, path, &mut notes);
     }
     let size = shown_size(path, len, access.block, &mut notes)?;
-    let sysfs = block_device.then(|| Sysfs::of(stat.st_rdev));
-    let (discards, fast_zeroes) = room_calls(fd, sysfs.as_ref(), len, options);
+    let queue = block_device.then(|| queue_of(stat.st_rdev));
+    let (discards, fast_zeroes) = room_calls(fd, queue.as_deref(), len, options);
     if !options.read_only && !options.mapped && !discards {
         notes.push(format!("{} frees no room: discards are not offered", path.display()));
     }
     let geometry = Geometry {
         size,
         block_size: access.block,
-        optimal_io: optimal_io(sysfs.as_ref(), stat.st_blksize as u64, access.block),
+        optimal_io: optimal_io(queue.as_deref(), stat.st_blksize as u64, access.block),
         read_only: options.read_only,
         volatile: false,
         discards,
         write_through: false,
         fast_zeroes,
-        rotational: sysfs.as_ref().is_some_and(|sysfs| sysfs.number("rotational") == Some(1)),
+        rotational: queue.is_some_and(|queue| number_in(&queue.join("rotational")) == Some(1)),
         identity: identity(fd, block_device),
         writers: None,
     };
@@ -231,13 +232,13 @@ pub(super) fn logical_block(fd: &OwnedFd, path: &Path) -> Result<BlockSize, Erro
 /// Whether room can be freed, and whether zeroes can be made without writing them. On a file a hole does both; punching one
 /// is tried behind the end, where there is nothing to lose. A block device that discards may have no call for zeroes (thin
 /// volumes, many SSDs), and the kernel would write them; one that has only the call may write them itself.
-fn room_calls(fd: &OwnedFd, sysfs: Option<&Sysfs>, len: u64, options: &FileOptions) -> (bool, bool) {
+fn room_calls(fd: &OwnedFd, queue: Option<&Path>, len: u64, options: &FileOptions) -> (bool, bool) {
     if options.read_only || options.mapped {
         return (false, false);
     }
-    match sysfs {
-        Some(sysfs) => {
-            let has = |name| sysfs.number(name).is_some_and(|bytes| bytes > 0);
+    match queue {
+        Some(queue) => {
+            let has = |name: &str| number_in(&queue.join(name)).is_some_and(|bytes| bytes > 0);
             let discards = has("discard_max_bytes");
             (discards, discards && has("write_zeroes_max_bytes"))
         }
@@ -249,9 +250,9 @@ fn room_calls(fd: &OwnedFd, sysfs: Option<&Sysfs>, len: u64, options: &FileOptio
     }
 }
 
-fn optimal_io(sysfs: Option<&Sysfs>, file_block: u64, block: BlockSize) -> u32 {
-    let told = match sysfs {
-        Some(sysfs) => sysfs.number("optimal_io_size").unwrap_or(0),
+fn optimal_io(queue: Option<&Path>, file_block: u64, block: BlockSize) -> u32 {
+    let told = match queue {
+        Some(queue) => number_in(&queue.join("optimal_io_size")).unwrap_or(0),
         None => file_block,
     };
     let least = block.bytes().max(4096) as u32;
@@ -261,17 +262,8 @@ fn optimal_io(sysfs: Option<&Sysfs>, file_block: u64, block: BlockSize) -> u32 {
     }
 }
 
-/// The queue attributes of a block device, or of the disk that it is a part of.
-struct Sysfs(PathBuf);
-
-impl Sysfs {
-    fn of(device: u64) -> Self {
-        let node = PathBuf::from(format!("/sys/dev/block/{}:{}", major(device), minor(device)));
-        let own = node.join("queue");
-        Self(if own.is_dir() { own } else { node.join("../queue") })
-    }
-
-    fn number(&self, name: &str) -> Option<u64> {
-        std::fs::read_to_string(self.0.join(name)).ok()?.trim().parse().ok()
-    }
+/// The folder of the queue attributes of a block device, or of the disk that it is a part of.
+fn queue_of(device: u64) -> PathBuf {
+    let own = link_of(device).join("queue");
+    if own.is_dir() { own } else { link_of(device).join("../queue") }
 }

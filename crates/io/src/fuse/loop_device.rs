@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::mutant;
+use crate::sysfs::in_sysfs;
 
 /// Commands of `linux/loop.h`.
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4c82;
@@ -155,11 +156,6 @@ pub(crate) fn open_as_far_as_allowed(path: &Path) -> io::Result<File> {
         Err(why) if matches!(why.raw_os_error(), Some(libc::EROFS | libc::EACCES)) => open(false),
         outcome => outcome,
     }
-}
-
-/// The folder of a block device in sysfs.
-pub(crate) fn in_sysfs(device: &Path) -> PathBuf {
-    Path::new("/sys/block").join(device.file_name().unwrap_or_default())
 }
 
 /// The path of the file behind a loop device, as the kernel shows it in the device's folder in sysfs; none where nothing is.

@@ -36,11 +36,11 @@ mod shown_file;
 mod tests;
 
 pub use as_user::User;
-pub(crate) use loop_device::{LoopBacking, file_shown_in, in_sysfs, loop_devices, open_as_far_as_allowed};
+pub(crate) use loop_device::{LoopBacking, file_shown_in, loop_devices, open_as_far_as_allowed};
 pub use loop_device::{LoopDevice, backing_file};
 pub use mount::Mount;
+pub(crate) use mount_table::is_away;
 pub use mount_table::{Bound, MountPoint, file_system_at, loop_devices_below, mounts_below, places_of};
-pub(crate) use mount_table::{is_away, numbers};
-pub use reader::{MessageBuffers, READER_BYTES};
+pub use reader::READER_BYTES;
 pub use serve::{MountServing, NewExchange, READERS_MAX, serve_mount};
 pub use shown_file::ShownFile;

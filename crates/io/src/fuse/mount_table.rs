@@ -9,12 +9,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, major, makedev, minor, open, syncfs};
+use rustix::fs::{Mode, OFlags, open, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::loop_device::{in_sysfs, loop_devices};
+use super::loop_device::loop_devices;
 use crate::processes::look_at_others;
+use crate::sysfs::{device_number, in_sysfs, numbers};
 
 /// Where the file system of the block device at `device` is mounted, for words to people.
 pub fn places_of(device: &Path) -> Vec<PathBuf> {
@@ -25,12 +26,7 @@ pub fn places_of(device: &Path) -> Vec<PathBuf> {
 
 /// The number of a block device; by sysfs where its node is not seen from here, as by a service with devices of its own.
 fn number_of(device: &Path) -> Option<u64> {
-    if let Ok(found) = fs::metadata(device) {
-        return Some(found.rdev());
-    }
-    let text = fs::read_to_string(in_sysfs(device).join("dev")).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+    fs::metadata(device).map_or_else(|_| device_number(&in_sysfs(device)), |found| Some(found.rdev()))
 }
 
 /// Where something is mounted below `place`, which itself is not among them; asks nothing of the file systems there.
@@ -67,11 +63,6 @@ impl MountEntry {
         // The file systems of Btrfs have numbers of their own, and nobody but root makes them.
         self.device == numbers(number) || (self.kind == "btrfs" && self.source == device)
     }
-}
-
-/// The number of a device, as the kernel's lists have it.
-pub(crate) fn numbers(device: u64) -> String {
-    format!("{}:{}", major(device), minor(device))
 }
 
 /// The mounts that this process sees, in the order in which they were made; empty where the kernel does not say.

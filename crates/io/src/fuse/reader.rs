@@ -5,9 +5,6 @@
 //! the kernel wakes one, which may take nothing by then: it goes on listening, and wakes the others for what it hears. Replies are
 //! written at once: that never blocks.
 //!
-//! A device that does not answer keeps payloads in the buffers that they were read into. Each reader has one that no device gets, so
-//! that requests for others are read.
-//!
 //! A read or a reply that the system refuses is tried again after a pause: the kernel answers nobody by itself, and a request without an
 //! answer keeps its program for ever.
 //!
@@ -23,9 +20,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustix::io::{Errno, read, writev};
-use spillway_core::buffer::{ALIGNMENT, Workspace};
-use spillway_core::exchange::{Exchange, Message};
-use spillway_core::{IoBuf, LocalFuture, Phase, work};
+use spillway_core::exchange::{Exchange, Inbox, Message};
+use spillway_core::{LocalFuture, Phase, work};
 
 use super::mount::is_connected;
 use super::readers::ReaderGuard;
@@ -43,51 +39,13 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Units of work for a round: two system calls.
 const ROUND_UNITS: u32 = 10;
 
-/// Buffers that messages are read into.
-#[derive(Clone)]
-pub struct MessageBuffers {
-    /// What they are taken from; room for one each reader at least.
-    pub workspace: Workspace,
-    /// Longest message in bytes.
-    pub message_len_max: usize,
-    /// Bytes of a message in front of what is to lie at the start of a page.
-    pub payload_offset: usize,
-    /// Shortest message whose buffer an exchange may keep for a device, in bytes.
-    pub kept_len_min: usize,
-}
-
-impl MessageBuffers {
-    /// Bytes of the workspace that one buffer takes.
-    pub fn bytes_each(message_len_max: usize, payload_offset: usize) -> usize {
-        (ALIGNMENT - payload_offset + message_len_max).next_multiple_of(ALIGNMENT)
-    }
-
-    fn len(&self) -> usize {
-        Self::bytes_each(self.message_len_max, self.payload_offset)
-    }
-
-    /// One more, unless devices have them all. A reader's first is there: there is room for one each.
-    pub(super) fn try_take(&self) -> Option<IoBuf> {
-        self.workspace.try_take(self.len()).map(|buf| self.open(buf))
-    }
-
-    /// Sets the window to where a message goes.
-    fn open(&self, mut buf: IoBuf) -> IoBuf {
-        buf.widen(self.len());
-        buf.narrow(ALIGNMENT - self.payload_offset, self.message_len_max);
-        buf
-    }
-}
-
 /// The mount is gone, or the reader has to go.
 struct Gone;
 
 pub(super) struct FuseReader {
     fd: Arc<OwnedFd>,
     exchange: Box<dyn Exchange>,
-    buffers: MessageBuffers,
-    /// For the next message. Absent while the exchange has it, and takes nothing.
-    buf: Option<IoBuf>,
+    inbox: Inbox,
     readable: Option<Awaited>,
     /// A reply that was refused.
     unsent: Option<Message>,
@@ -101,19 +59,17 @@ pub(super) struct FuseReader {
 }
 
 impl FuseReader {
-    /// To be made and polled on the thread that serves it, with its first buffer; `guard` is dropped at its end.
+    /// To be made and polled on the thread that serves it; `guard` is dropped at its end.
     pub(super) fn new(
         fd: Arc<OwnedFd>,
         exchange: Box<dyn Exchange>,
-        buffers: MessageBuffers,
-        buf: IoBuf,
+        inbox: Inbox,
         guard: ReaderGuard,
     ) -> Self {
         Self {
             fd,
             exchange,
-            buffers,
-            buf: Some(buf),
+            inbox,
             readable: None,
             unsent: None,
             pause: None,
@@ -133,7 +89,7 @@ impl FuseReader {
             }
             self.exchange.poll(context);
             self.reply()?;
-            self.take_back();
+            self.inbox.take_back(&mut *self.exchange);
             if work::spent() {
                 others_first(context);
                 return Ok(());
@@ -160,43 +116,23 @@ impl FuseReader {
         if self.guard.shutdown().phase() == Phase::Serving { Ok(()) } else { Err(Gone) }
     }
 
-    fn take_back(&mut self) {
-        if let Some(buf) = self.exchange.returned() {
-            self.buf.get_or_insert_with(|| self.buffers.open(buf));
-        }
-    }
-
     /// Reads a message and hands it over; false where none is there: the next will wake the task.
     fn read(&mut self, context: &mut Context<'_>) -> Result<bool, Gone> {
         self.look = None;
-        let mut buf = self.buf.take().expect("an exchange without a buffer in it takes messages");
-        match read(&self.fd, &mut buf[..]) {
-            Ok(len) => {
-                work::spend_bytes(len, work::BYTES_COPIED);
-                buf.narrow(0, len);
-                self.hand_over(buf);
+        let fill = |message: &mut [u8]| {
+            read(&self.fd, message).inspect(|&len| work::spend_bytes(len, work::BYTES_COPIED))
+        };
+        match self.inbox.receive(&mut *self.exchange, fill) {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN) => Ok(self.is_readable(context)),
+            // A signal, or a request that was withdrawn.
+            Err(Errno::INTR | Errno::NOENT) => Ok(true),
+            Err(Errno::NODEV | Errno::CONNABORTED) => Err(Gone),
+            Err(why) => {
+                self.begin_pause("a read", why);
                 Ok(true)
             }
-            Err(why) => {
-                self.buf = Some(buf);
-                match why {
-                    Errno::AGAIN => Ok(self.is_readable(context)),
-                    // A signal, or a request that was withdrawn.
-                    Errno::INTR | Errno::NOENT => Ok(true),
-                    Errno::NODEV | Errno::CONNABORTED => Err(Gone),
-                    why => {
-                        self.begin_pause("a read", why);
-                        Ok(true)
-                    }
-                }
-            }
         }
-    }
-
-    fn hand_over(&mut self, message: IoBuf) {
-        let spare = (message.len() >= self.buffers.kept_len_min).then(|| self.buffers.try_take()).flatten();
-        let back = self.exchange.receive(message, spare.is_none());
-        self.buf = back.map(|buf| self.buffers.open(buf)).or(spare);
     }
 
     fn is_readable(&mut self, context: &mut Context<'_>) -> bool {

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use spillway_core::exchange::Exchange;
+use spillway_core::exchange::{Exchange, MessageBuffers};
 use spillway_core::{Error, Kind};
 
 use super::mount::Mount;
 use super::mount_table::Bound;
-use super::reader::{FuseReader, MessageBuffers};
+use super::reader::FuseReader;
 use super::readers::Readers;
 use crate::runtime::workers::Workers;
 
@@ -36,12 +36,9 @@ pub fn serve_mount(
     let (readers, guards) = Readers::new(count);
     for (index, guard) in guards.into_iter().enumerate() {
         let fd = if index == 0 { mount.fd.clone() } else { mount.descriptor() };
-        let (new_exchange, buffers) = (new_exchange.clone(), buffers.clone());
-        let first = buffers.try_take().expect("there is room for one each");
-        workers.run_on(
-            index,
-            Box::new(move || Box::pin(FuseReader::new(fd, new_exchange(), buffers, first, guard))),
-        );
+        let (new_exchange, inbox) = (new_exchange.clone(), buffers.inbox());
+        let reader = move || Box::pin(FuseReader::new(fd, new_exchange(), inbox, guard)) as _;
+        workers.run_on(index, Box::new(reader));
     }
     MountServing { mount, readers }
 }

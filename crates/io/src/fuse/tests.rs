@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use rustix::io::write;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use spillway_core::buffer::Workspace;
-use spillway_core::exchange::{Exchange, Message};
+use spillway_core::exchange::{Exchange, Message, MessageBuffers, MessageFormat};
 use spillway_core::sync::{AtomicBool, Mutex, Ordering};
 use spillway_core::{Budget, IoBuf};
 
-use super::reader::{FuseReader, MessageBuffers};
+use super::reader::FuseReader;
 use super::readers::Readers;
 use crate::runtime::workers::{Workers, WorkersOptions};
 
@@ -21,9 +20,7 @@ use crate::runtime::workers::{Workers, WorkersOptions};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const COUNT: usize = 2;
-const MESSAGE_LEN_MAX: usize = 8192;
-const PAYLOAD_OFFSET: usize = 80;
-const KEPT_LEN_MIN: usize = 4096;
+const FORMAT: MessageFormat = MessageFormat { len_max: 8192, payload_offset: 80, kept_len_min: 4096 };
 
 /// First byte of a message that the exchange keeps for itself.
 const PARKED: u8 = 255;
@@ -69,7 +66,7 @@ impl Exchange for Toy {
                 *self.wishes.parked.lock() = Some(message);
                 None
             }
-            _ if message.len() >= KEPT_LEN_MIN && !last => {
+            _ if message.len() >= FORMAT.kept_len_min && !last => {
                 self.wishes.kept.lock().push(message);
                 None
             }
@@ -115,20 +112,13 @@ impl House {
         let workers = Workers::start(WorkersOptions { count: COUNT, ..WorkersOptions::default() }).unwrap();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (socket, fd) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        let bytes = 2 * COUNT * MessageBuffers::bytes_each(MESSAGE_LEN_MAX, PAYLOAD_OFFSET);
-        let workspace = Workspace::new("tests", &Budget::new(Budget::UNLIMITED), bytes).unwrap();
-        let buffers = MessageBuffers {
-            workspace,
-            message_len_max: MESSAGE_LEN_MAX,
-            payload_offset: PAYLOAD_OFFSET,
-            kept_len_min: KEPT_LEN_MIN,
-        };
+        let buffers = MessageBuffers::new(FORMAT, COUNT, &Budget::new(Budget::UNLIMITED)).unwrap();
         let ((sender, got), fd) = (mpsc::channel(), Arc::new(fd));
         let wishes: Vec<_> = (0..COUNT).map(|_| Arc::<Wishes>::default()).collect();
         for (index, guard) in Readers::new(COUNT).1.into_iter().enumerate() {
             let toy = Toy { wishes: wishes[index].clone(), got: sender.clone() };
-            let (fd, buffers, first) = (fd.clone(), buffers.clone(), buffers.try_take().unwrap());
-            let task = move || Box::pin(FuseReader::new(fd, Box::new(toy), buffers, first, guard)) as _;
+            let (fd, inbox) = (fd.clone(), buffers.inbox());
+            let task = move || Box::pin(FuseReader::new(fd, Box::new(toy), inbox, guard)) as _;
             workers.run_on(index, Box::new(task));
         }
         Self { _workers: workers, socket, wishes, got }
@@ -163,18 +153,18 @@ fn what_a_reader_hears_that_takes_nothing_is_read_by_another() {
 fn a_reader_reads_on_whatever_devices_keep() {
     let house = House::new();
     for byte in 0..20 {
-        house.send(byte, MESSAGE_LEN_MAX - 100 * usize::from(byte));
+        house.send(byte, FORMAT.len_max - 100 * usize::from(byte));
         assert_eq!(house.next(), byte);
     }
     let kept: usize = house.wishes.iter().map(|wishes| wishes.kept.lock().len()).sum();
     assert_eq!(kept, COUNT);
     for _ in 0..COUNT {
-        house.send(PARKED, MESSAGE_LEN_MAX);
+        house.send(PARKED, FORMAT.len_max);
         assert_eq!(house.next(), PARKED);
     }
     house.wishes[0].refuse(false);
     for byte in 0..20 {
-        house.send(byte, MESSAGE_LEN_MAX);
+        house.send(byte, FORMAT.len_max);
         assert_eq!(house.next(), byte);
     }
 }

@@ -26,8 +26,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::fuse::{in_sysfs, open_as_far_as_allowed};
+use crate::fuse::open_as_far_as_allowed;
 use crate::mutant;
+use crate::sysfs::in_sysfs;
 use message::NetlinkRequest;
 use netlink::Family;
 

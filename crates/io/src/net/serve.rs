@@ -4,10 +4,9 @@
 //! connections, each session winds down and sends what it owes, then the sockets close. A peer that does not take its
 //! replies is waited for only so long.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use spillway_core::{Job, Phase, Shutdown, task};
@@ -135,15 +134,8 @@ fn is_of_connection(error: &io::Error) -> bool {
 
 /// Waits for a connection or the end.
 pub(crate) async fn await_connection(listener: &Listener, acceptor: &Shutdown) {
-    let mut readable = Awaited::new(&listener.fd, Readiness::Readable);
-    poll_fn(|context| {
-        acceptor.watch(0, context.waker());
-        if acceptor.phase() != Phase::Serving {
-            return Poll::Ready(());
-        }
-        readable.poll(context)
-    })
-    .await;
+    let readable = Awaited::new(&listener.fd, Readiness::Readable);
+    acceptor.unless(Phase::Draining, readable).await;
 }
 
 /// Closes connections that are late with something, from time to time.

@@ -1,8 +1,8 @@
 //! Caches of librbd's own, which acknowledge a write before the cluster has it.
 //!
 //! The client turns them off, but what a pool or an image says in the cluster is stronger, and an image stronger than its pool. So
-//! librbd is asked what is in effect once the image is open. It makes the caches when it opens the image and when it takes the lock: what
-//! is set later counts from the next time on.
+//! librbd is asked what is in effect once the image is open. By then it has decided on its caches, also on the one that it makes whenever it
+//! takes the lock: what is set later counts from the next opening on.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
@@ -13,6 +13,7 @@ use super::cluster::{RbdOptions, about, check};
 use super::image::OpenImage;
 use super::library::{ConfigLibrary, ConfigOption, ImageHandle, SOURCE_CONFIG, SOURCE_IMAGE};
 use super::name::ImageName;
+use crate::mutant;
 
 /// Options for which there is room at first. Where there are more, librbd is asked again.
 const OPTIONS: c_int = 256;
@@ -22,6 +23,8 @@ const OFF: [&str; 5] = ["false", "0", "no", "off", "disabled"];
 
 /// The option of the cache in memory. Its policy does not matter: also one that writes through takes memory that nobody counts.
 const CACHE: &str = "rbd_cache";
+/// Its key in the metadata of an image that sets it.
+const CACHE_KEY: &CStr = c"conf_rbd_cache";
 /// The option of the cache on a disk of this host (Ceph 16 and later), which the plugin makes.
 const WRITE_LOG: &str = "rbd_persistent_cache_mode";
 const PLUGINS: &str = "rbd_plugins";
@@ -44,16 +47,29 @@ struct Setting {
 }
 
 impl OpenImage {
-    /// Refuses an image for which a cache of librbd's own is on. A library that is too old to say so is trusted.
+    /// Refuses an image for which a cache of librbd's own is on.
     pub(super) fn refuse_caches(&self, options: &RbdOptions) -> Result<(), Error> {
-        let Some(library) = ConfigLibrary::get() else { return Ok(()) };
-        let settings = match settings(library, self.image) {
-            Ok(settings) => settings,
-            // So answer libraries that want an object for the options of a pool, where the pool has none. Later ones do without it.
-            Err(libc::ENOENT) => return Ok(()),
-            Err(errno) => return Err(about(options, errno, "its options in the cluster cannot be read")),
-        };
+        let library = ConfigLibrary::get().filter(|_| !mutant::on("rbd: list no options"));
+        let settings = in_effect(library, self.image, || self.metadata(CACHE_KEY))
+            .map_err(|errno| about(options, errno, "its options in the cluster cannot be read"))?;
         own_cache(&settings).map_or(Ok(()), |setting| Err(refusal(&options.name, setting)))
+    }
+}
+
+/// The options of an open image that matter. Where a library lists none, its only cache is that in memory, and the pool has no options: the
+/// image itself is asked.
+fn in_effect(
+    library: Option<&ConfigLibrary>,
+    image: ImageHandle,
+    cache_of_image: impl FnOnce() -> Result<Option<String>, i32>,
+) -> Result<Vec<Setting>, i32> {
+    match library.map_or(Err(libc::ENOENT), |library| settings(library, image)) {
+        // So answer libraries that want an object for the options of a pool, where the pool has none. Later ones do without it.
+        Err(libc::ENOENT) => {
+            let of_image = |value| Setting { name: CACHE.to_owned(), value, source: Source::Image };
+            Ok(cache_of_image()?.map(of_image).into_iter().collect())
+        }
+        settings => settings,
     }
 }
 
@@ -212,8 +228,28 @@ mod tests {
         0
     }
 
+    /// A library that wants an object for the options of a pool.
+    extern "C" fn list_nothing(_: ImageHandle, _: *mut ConfigOption, _: *mut c_int) -> c_int {
+        -libc::ENOENT
+    }
+
     /// Nothing of it was allocated.
     extern "C" fn cleanup(_: *mut ConfigOption, _: c_int) {}
+
+    #[test]
+    fn an_image_is_asked_itself_where_the_library_lists_nothing() {
+        let lists = ConfigLibrary { rbd_config_image_list: list, rbd_config_image_list_cleanup: cleanup };
+        let not = ConfigLibrary { rbd_config_image_list: list_nothing, ..lists };
+        let mut count: c_int = 0;
+        let image: ImageHandle = (&raw mut count).cast();
+        for library in [None, Some(&not)] {
+            let asked = |value: Option<&str>| in_effect(library, image, || Ok(value.map(str::to_owned)));
+            assert_eq!(asked(Some("true")), Ok(vec![setting(CACHE, "true", Source::Image)]));
+            assert_eq!(asked(None), Ok(vec![]));
+            assert_eq!(in_effect(library, image, || Err(libc::EIO)), Err(libc::EIO));
+        }
+        assert_eq!(in_effect(Some(&lists), image, || panic!("the library knows")), Ok(vec![]));
+    }
 
     #[test]
     fn all_options_are_listed_however_many_there_are() {

@@ -61,9 +61,7 @@ impl Completion {
         }
         Self(call)
     }
-}
 
-impl Completion {
     /// Nobody waits any more. What is to be done at the end is done where it ends.
     pub(super) fn give_up(self, then: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();

@@ -161,20 +161,24 @@ impl OpenImage {
 
     /// Who has written to the image last, by its number; 0 if nobody has said so.
     pub(super) fn writer(&self) -> Result<u32, i32> {
+        // What is no number was written by another program.
+        Ok(self.metadata(WRITER)?.map_or(0, |text| text.parse().unwrap_or(u32::MAX)))
+    }
+
+    /// What the image's metadata has under that key, if anything.
+    pub(super) fn metadata(&self, key: &CStr) -> Result<Option<String>, i32> {
         let (mut value, mut len) = ([0 as c_char; 64], 63);
         // SAFETY: the image is open, the key ends with a zero, and there is room for so many bytes.
         let got = check(unsafe {
-            (self.library.rbd_metadata_get)(self.image, WRITER.as_ptr(), value.as_mut_ptr(), &raw mut len)
+            (self.library.rbd_metadata_get)(self.image, key.as_ptr(), value.as_mut_ptr(), &raw mut len)
         });
         match got {
-            Err(libc::ENOENT) => return Ok(0),
+            Err(libc::ENOENT) => return Ok(None),
             Err(errno) => return Err(errno),
             Ok(_) => {}
         }
         // SAFETY: they were zeroes, of which the last was not written.
-        let text = unsafe { CStr::from_ptr(value.as_ptr()) }.to_string_lossy();
-        // What is no number was written by another program.
-        Ok(text.parse().unwrap_or(u32::MAX))
+        Ok(Some(unsafe { CStr::from_ptr(value.as_ptr()) }.to_string_lossy().into_owned()))
     }
 
     /// From now on that is who has written to the image last.

@@ -8,7 +8,7 @@ use spillway_core::storage::{ConnectionStatus, Moved};
 use spillway_core::sync::{AtomicBool, AtomicU64, Changes, GroupFlush, Mutex, Ordering, RangeSet, Semaphore};
 use spillway_core::{
     Answer, BlockSize, Budget, ByteRange, Env, Error, Extent, FallocateMode, Geometry, IoBuf, Job, Kind,
-    LocalFuture, Place, SECTOR, Storage, Workspace, Writers, task,
+    LocalFuture, OpenStorage, Place, SECTOR, Storage, Workspace, Writers, task,
 };
 
 use super::cluster::RbdOptions;
@@ -31,7 +31,7 @@ pub async fn open_rbd(
     options: RbdOptions,
     env: Arc<dyn Env>,
     budget: &Arc<Budget>,
-) -> Result<(Arc<dyn Storage>, Vec<String>), Error> {
+) -> Result<OpenStorage, Error> {
     let (name, timeout, of) = (options.name.to_string(), options.timeout, env.clone());
     let memory = CallMemory { bytes: options.room_bytes, budget: budget.clone(), room: OnceLock::new() };
     if timeout.is_some() {
@@ -56,7 +56,7 @@ pub async fn open_rbd(
     let image = Arc::new(image);
     let kept = image.clone();
     image.env.spawn(Place::Background, task(move || kept.keep()));
-    Ok((Arc::new(Rbd(image)), notes))
+    Ok(OpenStorage { storage: Arc::new(Rbd(image)), notes })
 }
 
 /// An open image, as a storage.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use spillway_core::test_clock::Restless;
+use spillway_core::test_clock::Clock;
 
 use super::storage::Image;
 
@@ -23,7 +23,7 @@ fn checked(image: &Image) -> &'static str {
 /// A part of it is down, and the check goes to another.
 #[test]
 fn a_cluster_answers_again_once_nothing_waits_that_has_taken_too_long() {
-    let (world, mut context) = (Arc::<Restless>::default(), Context::from_waker(Waker::noop()));
+    let (world, mut context) = (Arc::<Clock>::default(), Context::from_waker(Waker::noop()));
     let image = Image::for_tests(world.clone(), None);
     let over = [false; 2].map(Cell::new);
     let mut calls = over.each_ref().map(|over| {
@@ -35,7 +35,7 @@ fn a_cluster_answers_again_once_nothing_waits_that_has_taken_too_long() {
         assert_eq!(checked(&image), if image.env.now().is_zero() { "up" } else { "reconnecting" });
         assert!(call.as_mut().poll(&mut context).is_pending());
         assert_eq!([(); 3].map(|()| checked(&image)), ["reconnecting"; 3]);
-        world.clock.pass(Duration::from_secs(1));
+        world.pass(Duration::from_secs(1));
     }
     for (call, after) in [(0, "reconnecting"), (1, "up")] {
         over[call].set(true);
@@ -48,7 +48,7 @@ fn a_cluster_answers_again_once_nothing_waits_that_has_taken_too_long() {
 /// The cluster has it still.
 #[test]
 fn a_request_that_has_failed_waits_until_the_cluster_has_answered_it() {
-    let (world, mut context) = (Arc::<Restless>::default(), Context::from_waker(Waker::noop()));
+    let (world, mut context) = (Arc::<Clock>::default(), Context::from_waker(Waker::noop()));
     let image = Image::for_tests(world, Some(Duration::from_secs(2)));
     let mut call = pin!(image.answer(true, pending::<()>()));
     assert!(call.as_mut().poll(&mut context).is_pending());
@@ -63,7 +63,7 @@ fn a_request_that_has_failed_waits_until_the_cluster_has_answered_it() {
 /// No request waits for it.
 #[test]
 fn the_first_timeout_of_a_fenced_image_is_refused_for_that() {
-    let image = Image::for_tests(Arc::<Restless>::default(), None);
+    let image = Image::for_tests(Arc::<Clock>::default(), None);
     image.health.fenced("it was removed", Duration::ZERO);
     let error = image.set_timeout(Some(Duration::from_secs(1))).expect_err("it is fenced");
     assert!(error.message().contains("fenced") && !error.message().contains("wait"), "{}", error.message());

@@ -163,20 +163,25 @@ impl Awaited {
 
     /// Whether the event holds. Where not, it wakes the task.
     pub(crate) fn holds(&mut self, context: &mut Context<'_>) -> bool {
-        self.poll(context).is_ready()
+        Pin::new(self).poll(context).is_ready()
     }
+}
 
-    /// Ready once the event holds.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+/// Ready once the event holds.
+impl Future for Awaited {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
         loop {
-            self.step = match &mut self.step {
+            this.step = match &mut this.step {
                 Step::Asked(wait) => match ready!(Pin::new(wait).poll(context)) {
                     BufResult(Ok(_), _) => return Poll::Ready(()),
                     BufResult(Err(_), _) => Step::Refused(shortage_passes()),
                 },
                 Step::Refused(pause) => {
                     ready!(pause.as_mut().poll(context));
-                    Step::ask(&self.fd, self.event)
+                    Step::ask(&this.fd, this.event)
                 }
             };
         }
@@ -221,7 +226,7 @@ mod tests {
             // SAFETY: both are open, and the file behind the first is used by nobody.
             assert!(unsafe { libc::dup2(receiver.as_raw_fd(), fd.as_raw_fd()) } >= 0);
             sender.write_all(&[1]).unwrap();
-            poll_fn(|context| awaited.poll(context)).await;
+            awaited.await;
         });
     }
 }

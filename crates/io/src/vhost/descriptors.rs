@@ -1,11 +1,9 @@
 //! Messages on a unix socket that carry descriptors.
 
-use std::future::poll_fn;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::task::Poll;
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -33,16 +31,8 @@ pub(super) struct Wire {
 impl Wire {
     /// Waits for an event, unless the server stops.
     async fn ready(&self, event: Readiness) -> Result<(), Gone> {
-        let mut awaited = Awaited::new(&self.socket, event);
-        let shutdown = &self.shutdown;
-        poll_fn(|context| {
-            shutdown.watch(0, context.waker());
-            match shutdown.phase() {
-                Phase::Serving => awaited.poll(context).map(Ok),
-                _ => Poll::Ready(Err(Gone)),
-            }
-        })
-        .await
+        let awaited = Awaited::new(&self.socket, event);
+        self.shutdown.unless(Phase::Draining, awaited).await.ok_or(Gone)
     }
 
     /// What to do after a call that failed so.

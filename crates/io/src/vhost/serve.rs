@@ -1,10 +1,8 @@
 //! Serving a device to front ends, one after the other.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::os::fd::OwnedFd;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use spillway_core::session::Peer;
 use spillway_core::shared_memory::{
@@ -138,7 +136,7 @@ async fn converse(state: &Arc<VhostState>, socket: OwnedFd, mut conversation: Bo
     let ended = exchange(&wire, &mut *conversation, &mut rings).await;
     rings.end().await;
     if state.shutdown.phase() != Phase::Aborting {
-        unless_aborted(&state.shutdown, conversation.wind_down()).await;
+        state.shutdown.unless(Phase::Aborting, conversation.wind_down()).await;
     }
     *state.channel.lock() = None;
     drop((wire, conversation));
@@ -174,7 +172,7 @@ async fn exchange(wire: &Wire, conversation: &mut dyn Conversation, rings: &mut 
         };
         let Ok(()) = wire.receive(&mut body, &mut descriptors).await else { return None };
         let answer = conversation.receive(&head, &body, descriptors, rings);
-        let answer = unless_aborted(&wire.shutdown, answer).await?;
+        let answer = wire.shutdown.unless(Phase::Aborting, answer).await?;
         match answer {
             Err(error) => return Some(error),
             Ok(response) => {
@@ -187,19 +185,6 @@ async fn exchange(wire: &Wire, conversation: &mut dyn Conversation, rings: &mut 
 
 async fn respond(wire: &Wire, response: MessageResponse) -> Result<(), Gone> {
     if response.bytes.is_empty() { Ok(()) } else { wire.send(response).await }
-}
-
-/// Waits for `answer`, unless the server ends at once.
-async fn unless_aborted<T>(shutdown: &Shutdown, answer: impl Future<Output = T>) -> Option<T> {
-    let mut answer = pin!(answer);
-    poll_fn(|context| {
-        shutdown.watch(0, context.waker());
-        match shutdown.phase() {
-            Phase::Aborting => Poll::Ready(None),
-            _ => answer.as_mut().poll(context).map(Some),
-        }
-    })
-    .await
 }
 
 /// A queue as the conversation knows it.
@@ -236,7 +221,7 @@ impl Rings {
         let running: Vec<_> = self.slots.iter_mut().filter_map(|slot| slot.running.take()).collect();
         running.iter().for_each(|queue| queue.shutdown.ask(Phase::Draining));
         for mut queue in running {
-            if unless_aborted(&self.state.shutdown, &mut queue.task).await.is_none() {
+            if self.state.shutdown.unless(Phase::Aborting, &mut queue.task).await.is_none() {
                 queue.shutdown.ask(Phase::Aborting);
                 queue.task.await;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use crate::toy::task;
+use spillway_core::task;
 use spillway_io::{Driver, DriverChoice, Workers, WorkersOptions};
 
 #[test]

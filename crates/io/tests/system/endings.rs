@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use spillway_io::ConnectionLimits;
 
-use crate::sockets::{House, both, noise};
-use crate::toy::{BYE, ECHO, GATED, answer, echo, request, until};
+use crate::house::House;
+use crate::sockets::noise;
+use crate::toy::{BOTH, BYE, ECHO, GATED, answer, echo, request, until};
 
 #[test]
 fn a_conversation_that_ends_waits_for_its_answers_and_for_no_peer_that_does_not_read() {
-    both(|driver| {
+    for driver in BOTH {
         let limits = ConnectionLimits {
             stop_grace: std::time::Duration::from_millis(100),
             ..ConnectionLimits::default()
@@ -24,12 +25,12 @@ fn a_conversation_that_ends_waits_for_its_answers_and_for_no_peer_that_does_not_
         house.watch.open_gate();
         assert_eq!(answer(&mut waits).0, GATED);
         house.stop();
-    });
+    }
 }
 
 #[test]
 fn who_asks_for_nothing_or_does_not_send_the_rest_is_idle() {
-    both(|driver| {
+    for driver in BOTH {
         let idle = Some(std::time::Duration::from_millis(200));
         let house = House::new(driver, ConnectionLimits { idle, ..ConnectionLimits::default() });
         let [mut silent, mut half, mut waits] = [(); 3].map(|()| house.connect());
@@ -41,5 +42,5 @@ fn who_asks_for_nothing_or_does_not_send_the_rest_is_idle() {
         house.watch.open_gate();
         assert_eq!(answer(&mut waits).0, GATED);
         house.stop();
-    });
+    }
 }

@@ -1,12 +1,11 @@
 //! Connections of one worker share it by work, not by requests.
 
 use std::io::Write;
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
-use crate::toy::{BOTH, ECHO, Toy, WORK, WORK_UNITS, Watch, answer, echo, hold, request, workers};
-use spillway_core::{block_on, work};
-use spillway_io::{ConnectionLimits, Listener, serve};
+use crate::house::House;
+use crate::toy::{BOTH, ECHO, WORK, WORK_UNITS, answer, echo, hold, request};
+use spillway_core::work;
+use spillway_io::ConnectionLimits;
 
 /// Requests that each client sends at once: they fit into one large receive.
 const GREED: usize = 4000;
@@ -20,33 +19,22 @@ const TURNS: usize = 6;
 #[test]
 fn clients_with_much_work_in_one_receive_take_turns() {
     for driver in BOTH {
-        let path = std::env::temp_dir().join(format!("spillway-fair-{}.sock", std::process::id()));
-        let workers = workers(1, driver);
-        let watch = Arc::new(Watch::default());
-        let sessions = watch.clone();
-        let listener = Listener::unix(&path, 0o600).unwrap();
-        let serving = serve(
-            listener,
-            &workers,
-            Arc::new(move || Box::new(Toy::new(&sessions))),
-            ConnectionLimits::default(),
-        );
-        let mut clients = [(); 2].map(|()| UnixStream::connect(&path).unwrap());
+        let house = House::of(1, driver, ConnectionLimits::default());
+        let mut clients = [(); 2].map(|()| house.connect());
         for client in &mut clients {
             echo(client, b"here");
         }
-        let release = hold(&workers, 0);
+        let release = hold(&house.workers, 0);
         let mut many = Vec::new();
         (0..GREED).for_each(|_| request(&mut many, WORK, b""));
         request(&mut many, ECHO, b"done");
         clients.iter_mut().for_each(|client| client.write_all(&many).unwrap());
         release.send(()).unwrap();
         clients.iter_mut().for_each(|client| assert_eq!(answer(client).1, b"done"));
-        let order = watch.worked.lock().clone();
+        let order = house.watch.worked.lock().clone();
         assert_eq!(order.len(), 2 * GREED);
         let longest = order.chunk_by(|a, b| a == b).map(<[usize]>::len).max().unwrap();
         assert!(longest <= TURNS * IN_A_TURN, "{longest} requests of one client in a row");
-        block_on(serving.stop());
-        workers.stop();
+        house.stop();
     }
 }

@@ -6,6 +6,7 @@ mod endings;
 mod fairness;
 mod front;
 mod handshakes;
+mod house;
 mod sockets;
 mod stalls;
 mod toy;

@@ -3,66 +3,24 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
+use crate::house::{House, sessions};
 use crate::toy::{BOTH, BYE, ECHO, GATED, Toy, Watch, answer, echo, request, until, workers};
 use spillway_core::block_on;
 use spillway_core::buffer::Buffers;
 use spillway_core::random::Random;
 use spillway_core::sync::Mutex;
-use spillway_io::{ConnectionLimits, DriverChoice, Listener, NewSession, Serving, Workers, serve};
-
-pub(crate) struct House {
-    workers: Workers,
-    serving: Option<Serving>,
-    pub(crate) watch: Arc<Watch>,
-    path: PathBuf,
-}
-
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-impl House {
-    pub(crate) fn new(driver: DriverChoice, limits: ConnectionLimits) -> Self {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("spillway-sockets-{}-{number}.sock", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let workers = workers(2, driver);
-        let watch = Arc::new(Watch::default());
-        let listener = Listener::unix(&path, 0o600).unwrap();
-        let serving = Some(serve(listener, &workers, sessions(&watch), limits));
-        Self { workers, serving, watch, path }
-    }
-
-    pub(crate) fn connect(&self) -> UnixStream {
-        UnixStream::connect(&self.path).unwrap()
-    }
-
-    pub(crate) fn stop(mut self) {
-        block_on(self.serving.take().unwrap().stop());
-        assert_eq!(self.watch.alive.load(Ordering::SeqCst), 0, "sessions outlive the server");
-        assert!(!self.path.exists(), "the socket file stays");
-        self.workers.stop();
-    }
-}
-
-fn sessions(watch: &Arc<Watch>) -> spillway_io::NewSession {
-    let watch = watch.clone();
-    Arc::new(move || Box::new(Toy::new(&watch)))
-}
-
-pub(crate) fn both(test: impl Fn(DriverChoice)) {
-    BOTH.into_iter().for_each(test);
-}
+use spillway_io::{ConnectionLimits, DriverChoice, Listener, NewSession, serve};
 
 /// With a house of the default limits, which is stopped afterwards.
 fn served(test: impl Fn(&House)) {
-    both(|driver| {
+    for driver in BOTH {
         let house = House::new(driver, ConnectionLimits::default());
         test(&house);
         house.stop();
-    });
+    }
 }
 
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -196,7 +154,7 @@ fn a_thousand_reconnects_leak_no_descriptor() {
 
 #[test]
 fn stop_waits_for_what_is_in_flight() {
-    both(|driver| {
+    for driver in BOTH {
         let mut house = House::new(driver, ConnectionLimits::default());
         let mut idle = house.connect();
         let mut busy = house.connect();
@@ -213,12 +171,12 @@ fn stop_waits_for_what_is_in_flight() {
         stopping.join().unwrap();
         assert!(!house.path.exists());
         house.workers.stop();
-    });
+    }
 }
 
 #[test]
 fn stop_gives_up_on_a_peer_that_does_not_read() {
-    both(|driver| {
+    for driver in BOTH {
         let limits = ConnectionLimits {
             stop_grace: std::time::Duration::from_millis(100),
             ..ConnectionLimits::default()
@@ -228,12 +186,12 @@ fn stop_gives_up_on_a_peer_that_does_not_read() {
         request(&mut stream, ECHO, &noise(1, 3 << 20));
         until("the payload", || house.watch.straight.load(Ordering::SeqCst) == 3 << 20);
         house.stop();
-    });
+    }
 }
 
 #[test]
 fn abort_ends_what_is_in_flight() {
-    both(|driver| {
+    for driver in BOTH {
         let mut house = House::new(driver, ConnectionLimits::default());
         let mut stream = house.connect();
         request(&mut stream, GATED, b"");
@@ -242,7 +200,7 @@ fn abort_ends_what_is_in_flight() {
         assert_eq!(house.watch.hung_up.load(Ordering::SeqCst), 1);
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
         house.workers.stop();
-    });
+    }
 }
 
 #[test]
@@ -289,7 +247,7 @@ fn idle_connections_cost_little() {
 
 #[test]
 fn the_order_of_stopping_does_not_matter() {
-    both(|driver| {
+    for driver in BOTH {
         let mut house = House::new(driver, ConnectionLimits::default());
         let mut stream = house.connect();
         echo(&mut stream, b"hi");
@@ -297,7 +255,7 @@ fn the_order_of_stopping_does_not_matter() {
         block_on(house.serving.take().unwrap().stop());
         assert_eq!(house.watch.alive.load(Ordering::SeqCst), 0);
         assert!(!house.path.exists());
-    });
+    }
 }
 
 /// The test below runs this one alone in a process of its own.
@@ -332,7 +290,7 @@ fn a_shortage_of_descriptors_passes() {
 
 #[test]
 fn connections_above_the_limit_are_closed() {
-    both(|driver| {
+    for driver in BOTH {
         let house =
             House::new(driver, ConnectionLimits { connections_max: 2, ..ConnectionLimits::default() });
         let mut kept: Vec<_> = (0..2).map(|_| house.connect()).collect();
@@ -347,12 +305,12 @@ fn connections_above_the_limit_are_closed() {
             stream.write_all(&[1, 0, 0, 0, 0, 0, 0, 0]).is_ok() && stream.read_exact(&mut header).is_ok()
         });
         house.stop();
-    });
+    }
 }
 
 #[test]
 fn connections_of_many_sockets_are_spread_over_the_workers() {
-    both(|driver| {
+    for driver in BOTH {
         let workers = crate::toy::workers(2, driver);
         let (watch, threads) = (Arc::new(Watch::default()), Arc::new(Mutex::new(Vec::new())));
         let mut kept = Vec::new();
@@ -373,12 +331,12 @@ fn connections_of_many_sockets_are_spread_over_the_workers() {
         assert_eq!(on_first, 3, "each has half of them");
         drop(kept);
         workers.stop();
-    });
+    }
 }
 
 #[test]
 fn tcp_serves_as_well() {
-    both(|driver| {
+    for driver in BOTH {
         let workers = workers(1, driver);
         let watch = Arc::new(Watch::default());
         let listener = Listener::tcp("127.0.0.1:0").unwrap();
@@ -394,5 +352,5 @@ fn tcp_serves_as_well() {
         assert_eq!(answer(&mut stream).1, b"last words", "unread bytes do not reset the connection");
         block_on(serving.stop());
         workers.stop();
-    });
+    }
 }

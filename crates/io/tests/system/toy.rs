@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Output, Session};
 use spillway_core::sync::Mutex;
-use spillway_core::{IoBuf, LocalFuture, Task, work};
+use spillway_core::{IoBuf, LocalFuture, task, work};
 use spillway_io::{Driver, DriverChoice, Workers, WorkersOptions};
 
 pub(crate) const ECHO: u32 = 1;
@@ -258,11 +258,6 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
         std::thread::yield_now();
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-}
-
-/// Work as threads are sent it.
-pub(crate) fn task<F: Future<Output = ()> + 'static>(work: impl FnOnce() -> F + Send + 'static) -> Task {
-    Box::new(move || Box::pin(work()))
 }
 
 /// Keeps a worker from everything until the result is used or dropped.

@@ -8,9 +8,9 @@ use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use crate::toy::{BOTH, task, until};
+use crate::toy::{BOTH, until};
 use spillway_core::sync::Mutex;
-use spillway_core::{Env, Place};
+use spillway_core::{Env, Place, task};
 use spillway_io::{DriverChoice, Local, Workers, WorkersOptions, block_on};
 
 fn thread_name() -> String {

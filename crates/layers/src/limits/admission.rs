@@ -174,17 +174,10 @@ impl Core {
 
     fn carry_out(&self, request: Request, admitted: Admitted) -> Submission {
         let request = if admitted.bytes.is_none() { request.with_fua() } else { request };
-        match self.below.submit(request) {
-            Answer::Done(reply) => {
-                drop(admitted);
-                Answer::Done(reply)
-            }
-            Answer::Pending(reply) => Answer::pending(async move {
-                let reply = reply.await;
-                drop(admitted);
-                reply
-            }),
-        }
+        self.below.submit(request).map(move |reply| {
+            drop(admitted);
+            reply
+        })
     }
 
     /// Admits a write of so many bytes, if no limit that is in force now is in the way. What is larger than the limit never fits, and is to be

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use spillway_core::sync::Ordering;
 use spillway_core::{Answer, Attribute, Column, Spec, Table, Type, Unit, Value};
 
 use super::config::Settings;
@@ -146,10 +145,10 @@ static ROWS: &[Attribute<PageCache>] = &[
         Spec::fact("folio_sizes", Type::Rows(SIZES), "Folios of each size that there are"),
         sizes,
     ),
-    bytes!("dirty_bytes", "Bytes of blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)
+    bytes!("dirty_bytes", "Bytes of blocks that are dirty", |core| core.zones.dirty()
         * core.places.block_bytes()),
-    blocks!("nr_dirty", "Blocks that are dirty", |core| core.dirty.load(Ordering::Relaxed)),
-    blocks!("nr_writeback", "Blocks that are being written back", |core| core.moving.load(Ordering::Relaxed)),
+    blocks!("nr_dirty", "Blocks that are dirty", |core| core.zones.dirty()),
+    blocks!("nr_writeback", "Blocks that are being written back", |core| core.zones.moving()),
     blocks!("nr_dirty_background_threshold", "Dirty blocks above which write-back begins", Core::background),
     blocks!(
         "nr_dirty_threshold",

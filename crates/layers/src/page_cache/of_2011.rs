@@ -2,12 +2,10 @@
 //!
 //! Each part of it that differed is a switch of `config::Of2011`, so that an experiment can change one of them.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use spillway_core::{ByteRange, Place, mutant, task};
 use spillway_policy::dirty_regions::RegionState;
-use spillway_policy::eviction::Residents;
 use spillway_policy::zones::{Watermarks, ZoneAttempt};
 
 use super::config::Of2011;
@@ -15,7 +13,7 @@ use super::device::counts::Count;
 use super::device::{Core, PageCache};
 use super::folios::Folios;
 use super::folios::places::UnitNumber;
-use super::folios::shares::{EvictionScan, LOOKS, Share};
+use super::folios::shares::Share;
 use super::folios::slabs::Frame;
 use super::writeback::Batch;
 use crate::slice::Slice;
@@ -59,36 +57,6 @@ impl Size {
         let low = self.mark(LOW) + 1;
         let high = self.mark(HIGH).max(low).min(self.units);
         Watermarks { low, high, pass: (self.units / 4096).max(1) }
-    }
-}
-
-/// The folios of a zone while one is sought that can leave, and a unit of each that cannot because it is dirty.
-struct DirtyScan<'a> {
-    scan: EvictionScan<'a>,
-    dirty: RefCell<Vec<UnitNumber>>,
-}
-
-impl Residents for DirtyScan<'_> {
-    fn name(&self, slot: u32) -> u64 {
-        self.scan.name(slot)
-    }
-
-    fn was_used(&self, slot: u32) -> bool {
-        self.scan.was_used(slot)
-    }
-
-    fn mark(&self, slot: u32) -> u32 {
-        self.scan.mark(slot)
-    }
-
-    fn set_mark(&self, slot: u32, mark: u32) {
-        self.scan.set_mark(slot, mark);
-    }
-
-    fn may_leave(&self, slot: u32) -> bool {
-        let folio = self.scan.slots.at(slot);
-        self.dirty.borrow_mut().extend(folio.state.dirty_runs().next().map(|_| folio.unit));
-        self.scan.may_leave(slot)
     }
 }
 
@@ -174,11 +142,10 @@ impl Core {
         zone: usize,
         slice: &mut Slice,
     ) -> bool {
-        let share = &mut shard.zones[zone];
-        let met = DirtyScan { scan: EvictionScan::new(&share.slots), dirty: RefCell::default() };
-        let slot = share.eviction.evict(LOOKS, &met);
-        met.scan.count(slice);
-        let dirty = met.dirty.into_inner();
+        let mut dirty: Vec<UnitNumber> = Vec::new();
+        let slot = shard.zones[zone].leaving(slice, |folio| {
+            dirty.extend(folio.state.dirty_runs().next().map(|_| folio.unit));
+        });
         let rests = !self.page_outs.lock().left(self.env.now()).is_zero();
         if self.failure.check().is_ok() && !rests {
             dirty.into_iter().for_each(|unit| self.page_out(shard, unit));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spillway_core::sync::RwLock;
-use spillway_core::{LocalFuture, Place, mutant};
+use spillway_core::{Place, mutant, task};
 
 use super::device::Core;
 use super::device::pressure::Pressure;
@@ -37,8 +37,7 @@ impl Core {
     fn reclaim_in_background(self: &Arc<Self>) {
         if self.reclaim.queue() {
             let core = Arc::downgrade(self);
-            let task = move || Box::pin(run(core)) as LocalFuture<()>;
-            self.env.spawn(Place::Background, Box::new(task));
+            self.env.spawn(Place::Background, task(move || run(core)));
         }
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join;
-use spillway_core::sync::{Ordering, RangeTurn};
+use spillway_core::sync::RangeTurn;
 use spillway_core::{ByteRange, Kind, Reply, Request, mutant};
 
 use super::config::Mode;
@@ -118,24 +118,23 @@ impl Core {
         let (dirtied, zone) = shard.write(&piece, bytes, self.stamp());
         // With the lock: a batch that has these blocks ends after they are counted.
         self.zones.dirtied(zone, dirtied);
-        let dirty = self.dirty.fetch_add(dirtied, Ordering::SeqCst) + dirtied;
         drop(shard);
         assert!(dirtied <= state.blocks, "{dirtied} blocks became dirty, with room for {}", state.blocks);
         state.blocks -= dirtied;
         (state.dirtied, state.zone) = (state.dirtied + dirtied, zone);
-        self.dirtied(dirtied, dirty);
+        self.dirtied(dirtied);
         state.slice.count(FOLIO + copied(bytes.len() as u64));
         state.done += bytes.len() as u64;
         Ok(())
     }
 
-    /// So many blocks have become dirty, which makes `dirty` of them.
-    fn dirtied(self: &Arc<Self>, dirtied: u64, dirty: u64) {
+    /// So many blocks have become dirty.
+    fn dirtied(self: &Arc<Self>, dirtied: u64) {
         if dirtied == 0 {
             return;
         }
         self.aging.timer.start();
-        if dirty > self.background() || self.unsaved.waiting() > 0 {
+        if self.zones.dirty() > self.background() || self.unsaved.waiting() > 0 {
             self.writeback.kick();
         }
     }

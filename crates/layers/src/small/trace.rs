@@ -11,8 +11,8 @@ use std::time::Duration;
 use spillway_core::stats::Counters;
 use spillway_core::sync::Mutex;
 use spillway_core::{
-    Answer, Attribute, BlockDevice, Budget, ByteRange, Charge, Column, Env, Error, Flags, Kind, Op, Preset,
-    Request, Seam, Spec, Submission, Table, Type, Unit, Value, forward,
+    Attribute, BlockDevice, Budget, ByteRange, Charge, Column, Env, Error, Flags, Kind, Op, Preset, Request,
+    Seam, Spec, Submission, Table, Type, Unit, Value, forward,
 };
 
 use crate::about;
@@ -65,7 +65,7 @@ impl TraceRecord {
         };
         vec![
             Value::U64(self.sequence),
-            Value::Choice(name(self.op)),
+            Value::Choice(self.op.name()),
             Value::U64(self.range.offset),
             Value::U64(self.range.len),
             Value::Switch(self.flags.fua),
@@ -73,16 +73,6 @@ impl TraceRecord {
             Value::Choice(result),
             Value::U64(self.latency.as_nanos() as u64),
         ]
-    }
-}
-
-fn name(op: Op) -> &'static str {
-    match op {
-        Op::Read => "read",
-        Op::Write => "write",
-        Op::WriteZeroes => "write_zeroes",
-        Op::Discard => "discard",
-        Op::Flush => "flush",
     }
 }
 
@@ -212,17 +202,10 @@ impl BlockDevice for Trace {
 
     fn submit(&self, request: Request) -> Submission {
         let traced = TracedRequest::new(self.log.clone(), &request);
-        match self.below.submit(request) {
-            Answer::Done(reply) => {
-                traced.end(reply.result);
-                Answer::Done(reply)
-            }
-            Answer::Pending(future) => Answer::pending(async move {
-                let reply = future.await;
-                traced.end(reply.result);
-                reply
-            }),
-        }
+        self.below.submit(request).map(move |reply| {
+            traced.end(reply.result);
+            reply
+        })
     }
 }
 

@@ -62,10 +62,7 @@ impl Store {
                 self.device.flush().await?;
             }
             let left = self.left_with(checkpoint, whole);
-            for at in self.superblocks() {
-                self.insist(async || self.write_superblock(at, &left).await).await?;
-            }
-            Ok(())
+            self.write_superblocks(&left).await
         };
         stop.await.map_err(|kind| {
             let name = &self.superblock.name;
@@ -120,10 +117,14 @@ impl Store {
         Ok(())
     }
 
+    /// Writes one of them; at a stop, as what has no other place.
     pub(super) async fn write_superblock(&self, at: u64, superblock: &Superblock) -> Result<(), Kind> {
-        let mut buf = self.workspaces.batches.take(UNIT).await;
-        buf.copy_from_slice(&superblock.encode());
-        self.device.submit(Request::write(at, buf).with_fua()).await.result
+        let write = async || {
+            let mut buf = self.workspaces.batches.take(UNIT).await;
+            buf.copy_from_slice(&superblock.encode());
+            self.device.submit(Request::write(at, buf).with_fua()).await.result
+        };
+        self.insist(write).await
     }
 
     /// Where the superblock lies, and its copy.

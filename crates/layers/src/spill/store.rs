@@ -1,6 +1,6 @@
 //! An open spill file, and what its parts share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use spillway_core::stats::Counters;
@@ -121,6 +121,8 @@ pub(super) struct RoomWait {
     time_ms: AtomicU64,
     /// Of the environment's clock; 0 before the first of them.
     until_ms: AtomicU64,
+    /// Called before each wait.
+    begins: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// A spill file in use.
@@ -270,14 +272,15 @@ impl Store {
     }
 
     /// From now on, writes that find no room on the host wait for it, for so long after the first of them: for an owner that ends, and has no
-    /// other place for what it writes.
-    pub fn wait_for_room(&self, time: Duration) {
+    /// other place for what it writes. Each wait is told of as it `begins`.
+    pub fn wait_for_room(&self, time: Duration, begins: impl Fn() + Send + Sync + 'static) {
+        self.room_wait.begins.get_or_init(|| Box::new(begins));
         self.room_wait.time_ms.store(time.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Waits until a write that found no room on the host may be tried again; false where it may not.
     pub(super) async fn waits_for_room(&self) -> bool {
-        let RoomWait { time_ms, until_ms } = &self.room_wait;
+        let RoomWait { time_ms, until_ms, begins } = &self.room_wait;
         let (time, now) = (time_ms.load(Ordering::Relaxed), self.env.now().as_millis() as u64);
         if time == 0 {
             return false;
@@ -291,6 +294,7 @@ impl Store {
         }
         let waits = now < until_ms.load(Ordering::Relaxed);
         if waits {
+            begins.get().inspect(|begins| begins());
             self.env.sleep(ROOM_PAUSE).await;
         }
         waits

@@ -13,6 +13,7 @@ use super::device::Core;
 use super::device::counts::Count;
 use super::index::LOOKS;
 use super::index::block::{CacheBlock, Epoch};
+use crate::slice::Slice;
 
 /// Entries that are cleared together: a commit waits for that.
 const CLEARED_MAX: usize = 65536;
@@ -205,16 +206,14 @@ impl Core {
 
     /// Shows `each` the blocks that `next` finds, in slices, as long as it says that it goes on.
     async fn walk(&self, next: impl Fn(u32) -> Option<CacheBlock>, mut each: impl FnMut(CacheBlock) -> bool) {
-        let (mut from, mut looks) = (0, 0);
+        let (mut from, mut slice) = (0, Slice::new());
         while let Some(block) = next(from) {
             if !each(block) {
                 return;
             }
             from = block.0 + 1;
-            looks += 1;
-            if looks % LOOKS == 0 {
-                self.give_way().await;
-            }
+            slice.count(1);
+            slice.renew_if_over(&*self.env).await;
         }
     }
 

@@ -93,8 +93,8 @@ options! {
     Live low_watermark: u64 = PERCENT, "Stop writing back below this share; not above high_watermark"
         .unit(Unit::Percent).preset(Preset::Number(45)).option("low-watermark");
     Live writeback_jobs: u64 = BLOCKS,
-        "Maximum blocks being written back at a time; 0 for as many as 16 MiB hold, or the origin writes in half a second if that is \
-         less"
+        "Maximum blocks being written back at a time; 0 for as many as the memory for that holds (4 to 16 MiB), or the origin writes in \
+         half a second if that is less"
         .unit(Unit::Blocks).preset(Preset::Number(65536)).option("writeback-jobs");
     Live autocommit_blocks: Option<u64> = BLOCKS, "Commit after this many uncommitted blocks"
         .unit(Unit::Blocks).preset(Preset::Words("65536, 64 in mode p")).option("autocommit-blocks");

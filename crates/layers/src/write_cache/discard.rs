@@ -8,10 +8,10 @@ use spillway_core::{ByteRange, Geometry, IoBuf, Kind, Op, Reply, Request};
 use super::bypass::{Busy, BypassShare};
 use super::device::Core;
 use super::device::counts::Count;
-use super::index::LOOKS;
 use super::index::block::{Epoch, OriginBlock};
 use super::index::victims::InRange;
 use super::writeback::Batch;
+use crate::slice::Slice;
 
 /// Versions that are replaced at a time.
 const REPLACED_MAX: usize = 65536;
@@ -125,7 +125,7 @@ impl Core {
         len: u32,
         before: Epoch,
     ) -> Result<(Batch, u32), Kind> {
-        let (mut batch, mut count, mut looks) = (Batch::new(self.clone(), Vec::new()), 0, 0);
+        let (mut batch, mut count, mut slice) = (Batch::new(self.clone(), Vec::new()), 0, Slice::new());
         while count < len && batch.len() < REPLACED_MAX && (count == 0 || self.few_leave()) {
             let look = || match self.index.take_range(origin.plus(count), len - count, before) {
                 InRange::WritingBack if count == 0 => None,
@@ -135,10 +135,9 @@ impl Core {
                 InRange::Taken(victims, looked) => {
                     batch.add(victims);
                     count += looked;
-                    looks += looked as usize;
-                    if looks >= LOOKS && count < len {
-                        looks = 0;
-                        self.give_way().await;
+                    slice.count(looked);
+                    if count < len {
+                        slice.renew_if_over(&*self.env).await;
                     }
                 }
                 InRange::WritingBack => break,
@@ -180,7 +179,7 @@ impl Core {
         let mut part = Request { op: request.op, range, flags: request.flags, buf: IoBuf::default() };
         part.flags.fua = false;
         self.failure.check()?;
-        if part.op == Op::Discard && !batch.is_empty() {
+        if part.op == Op::Discard && batch.len() > 0 {
             // A discard may leave what was there; here that would be something older than what the cache holds.
             part.op = Op::WriteZeroes;
             part.flags.free = true;
@@ -194,7 +193,7 @@ impl Core {
         drop(share);
         // Before what may fail: a client that reads the zeroes and then flushes has them flushed.
         self.bypass.count_end();
-        if !batch.is_empty() {
+        if batch.len() > 0 {
             self.flush_origin().await?;
             batch.end_replaced().await;
         }

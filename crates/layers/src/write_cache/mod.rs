@@ -113,6 +113,7 @@ fn core(opening: Opening, opened: Opened) -> Arc<Core> {
         space,
         journal: Journal::new(layout.n_blocks as u32, seq_count),
         writeback: Writeback::new(core.clone(), env.clone(), meter.clone()),
+        ending: AtomicU64::new(0),
         decisions: Decisions::new(env.clone()),
         works: opening.works,
         laps: Laps::new(seq_count.0),
@@ -175,7 +176,8 @@ impl Suspend for WriteCache {
         let core = self.core.clone();
         Box::pin(async move {
             core.writeback.end().await;
-            core.changes.until(|| core.journal.work.is_idle().then_some(())).await;
+            let rests = || core.ending.load(Ordering::SeqCst) == 0 && core.journal.work.is_idle();
+            core.changes.until(|| rests().then_some(())).await;
             if let Some(blocks) = core.what_stays() {
                 tracing::warn!("{}: write cache: {blocks} stay on its cache device", core.works.device());
             }

@@ -9,13 +9,13 @@ use spillway_policy::free_runs::Run;
 use super::bypass::{BypassWrite, Entered};
 use super::device::counts::Count;
 use super::device::{Core, Wants};
-use super::index::LOOKS;
 use super::index::block::{CacheBlock, Epoch, OriginBlock};
 use super::index::stretch::{BlockLocation, Stretch};
 use super::pieces::DevicePart;
 use super::read::PinnedRead;
 use super::reservation::Reservation;
 use crate::decisions::Decision;
+use crate::slice::Slice;
 
 /// Zeroes go through the cache up to so many bytes, and up to this part of the cache; more bypass it.
 const ZEROES_BYTES: u64 = ZEROES_LEN as u64;
@@ -41,19 +41,16 @@ impl Core {
     /// Where a range is to be read; a long one is looked up in slices.
     pub(super) async fn look_up(self: &Arc<Self>, origin: OriginBlock, len: u32) -> PinnedRead {
         let mut reading = PinnedRead { core: self.clone(), stretches: Vec::new() };
-        let (mut at, mut looks) = (0, 0);
+        let (mut at, mut slice) = (0, Slice::new());
         loop {
             let looked = self.index.look_up(origin.plus(at), len - at, &mut reading.stretches);
             at += looked;
-            looks += looked as usize;
             assert!(at <= len, "{at} blocks were looked up of {len}");
             if at == len {
                 return reading;
             }
-            if looks >= LOOKS {
-                looks = 0;
-                self.give_way().await;
-            }
+            slice.count(looked);
+            slice.renew_if_over(&*self.env).await;
         }
     }
 
@@ -125,15 +122,12 @@ impl Core {
     ) -> Result<Vec<Extent>, Kind> {
         let mut list = Vec::new();
         let block = self.block_bytes();
-        let (mut at, mut looks) = (range.offset, 0);
+        let (mut at, mut slice) = (range.offset, Slice::new());
         while at < range.offset + range.len && list.len() < count_max {
-            if looks >= LOOKS {
-                self.give_way().await;
-                looks = 0;
-            }
+            slice.renew_if_over(&*self.env).await;
             let (origin, len) = self.blocks(ByteRange::new(at, range.offset + range.len - at));
             let (held, count) = self.index.presence(origin, len);
-            looks += count as usize;
+            slice.count(count);
             let held = held && !mutant::on("write_cache: ask only the origin for extents");
             let part = ByteRange::new(at, u64::from(count) * block);
             if held {

@@ -24,13 +24,9 @@ pub(super) fn submit(core: &Arc<Core>, request: Request) -> Submission {
     let mut left = first..first + count;
     core.free_some(&mut left);
     if left.is_empty() || mutant::on("zram: end a discard after its first slice") {
-        Answer::Done(request.answer(Ok(())))
-    } else {
-        free_rest(core.clone(), request, left)
+        return Answer::Done(request.answer(Ok(())));
     }
-}
-
-fn free_rest(core: Arc<Core>, request: Request, mut left: Range<u64>) -> Submission {
+    let core = core.clone();
     Answer::pending(async move {
         while !left.is_empty() {
             core.env.sleep(Duration::ZERO).await;

@@ -52,7 +52,7 @@ impl Core {
     fn ask_to_spill(&self) -> Option<Attempt> {
         let (backing, spiller) = (self.backing.get()?, self.spiller.get()?);
         let attempt = self.pressure.attempts.ask();
-        if self.can_spill(&backing) {
+        if self.can_spill(&backing) && !self.pressure.is_stalled() {
             spiller.kick();
         } else if self.pressure.nothing_leaves() {
             return None;

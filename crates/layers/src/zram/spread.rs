@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_core::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Watermark};
-use spillway_core::{IoBuf, Kind, Place, Reply, Request, mutant};
+use spillway_core::{IoBuf, Kind, Place, Reply, Request, mutant, task};
 
 use super::device::{Core, Count};
 use super::page::{PAGE, slots};
@@ -134,7 +134,7 @@ fn call_assistants(core: &Arc<Core>, shared: &Arc<Shared>, count: u64) {
     let wanted = (count / PAGES_EACH).min(core.streams.limit() as u64 - 1) as usize;
     for _ in 0..wanted.min(core.env.idle_workers()) {
         let (core_there, shared) = (core.clone(), shared.clone());
-        core.env.spawn(Place::Assist, Box::new(move || Box::pin(assist(core_there, shared))));
+        core.env.spawn(Place::Assist, task(move || assist(core_there, shared)));
     }
 }
 

@@ -9,49 +9,11 @@ const APART: Duration = Duration::from_millis(100);
 /// Commits remembered; beyond that every other is forgotten, so that the old ones get sparse.
 const TIMES_MAX: usize = 4096;
 
-/// When each sequence number was reached, the oldest first. What is below a number was committed before its time.
-#[derive(Clone, Debug)]
-struct CommitTimes(VecDeque<(Duration, u64)>);
-
-impl CommitTimes {
-    fn note(&mut self, now: Duration, number: u64) {
-        if let Some((at, last)) = self.0.back_mut()
-            && now.saturating_sub(*at) < APART
-        {
-            assert!(number >= *last, "commit {number} after {last}");
-            *last = number;
-            return;
-        }
-        if self.0.len() == TIMES_MAX {
-            let mut nth = 0;
-            self.0.retain(|_| {
-                nth += 1;
-                nth % 2 == 0
-            });
-        }
-        assert!(self.0.len() < TIMES_MAX, "{} times are remembered", self.0.len());
-        assert!(
-            self.0.back().is_none_or(|(_, last)| *last <= number),
-            "commit {number} after {:?}",
-            self.0.back()
-        );
-        self.0.push_back((now, number));
-    }
-
-    /// The number reached at `time`. Times up to that are forgotten.
-    fn take_until(&mut self, time: Duration) -> Option<u64> {
-        let mut found = None;
-        while self.0.front().is_some_and(|(at, _)| *at <= time) {
-            found = self.0.pop_front().map(|(_, number)| number);
-        }
-        found
-    }
-}
-
 /// Which sequence numbers are too old. Callers pass the time.
 #[derive(Clone, Debug)]
 pub struct Ages {
-    times: CommitTimes,
+    /// When each sequence number was reached, the oldest first. What is below a number was committed before its time.
+    times: VecDeque<(Duration, u64)>,
     /// Numbers below this one are too old.
     expired: Option<u64>,
     /// The same of what had to be skipped.
@@ -61,17 +23,32 @@ pub struct Ages {
 impl Ages {
     /// Everything below `number` counts as committed at `now`.
     pub fn new(now: Duration, number: u64) -> Self {
-        Self { times: CommitTimes(VecDeque::from([(now, number)])), expired: None, again: None }
+        Self { times: VecDeque::from([(now, number)]), expired: None, again: None }
     }
 
     /// Everything below `number` is committed.
     pub fn note(&mut self, now: Duration, number: u64) {
-        self.times.note(now, number);
+        let last = self.times.back();
+        assert!(last.is_none_or(|(_, last)| *last <= number), "commit {number} after {last:?}");
+        match self.times.back_mut() {
+            Some((at, last)) if now.saturating_sub(*at) < APART => *last = number,
+            _ => {
+                if self.times.len() == TIMES_MAX {
+                    let mut nth = 0;
+                    self.times.retain(|_| {
+                        nth += 1;
+                        nth % 2 == 0
+                    });
+                }
+                self.times.push_back((now, number));
+            }
+        }
     }
 
     /// What was committed until `time` expires, and what had to be skipped is tried again; whether anything is expired.
     pub fn expire_until(&mut self, time: Duration) -> bool {
-        let before = self.times.take_until(time);
+        let reached = self.times.iter().take_while(|(at, _)| *at <= time).count();
+        let before = self.times.drain(..reached).next_back().map(|(_, number)| number);
         self.expired = self.expired.max(before).max(self.again.take());
         self.expired.is_some()
     }
@@ -101,7 +78,7 @@ mod tests {
         let mut ages = Ages::new(Duration::ZERO, 0);
         for second in 1..1_000_000 {
             ages.note(SECONDS(second), second);
-            assert!(ages.times.0.len() <= TIMES_MAX);
+            assert!(ages.times.len() <= TIMES_MAX);
         }
         assert!(ages.expire_until(SECONDS(999_000)));
         let found = ages.expired().unwrap();

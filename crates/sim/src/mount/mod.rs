@@ -14,22 +14,19 @@ mod tests;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use spillway_core::Env;
-use spillway_core::exchange::Exchange;
+use spillway_core::exchange::{Exchange, MessageBuffers, MessageFormat};
+use spillway_core::{Budget, Env};
 
+use crate::pace::{Pace, Tempo};
 use crate::world::World;
 use queue::MessageQueue;
-use reader::{FuseReader, MessageBuffers};
-
-pub use queue::{Format, Pace};
+use reader::FuseReader;
 
 /// The kernel's end of a mount.
 pub struct Mount {
     queue: Rc<MessageQueue>,
-    world: Arc<World>,
-    delay: Duration,
+    tempo: Tempo,
 }
 
 impl Mount {
@@ -37,15 +34,15 @@ impl Mount {
     pub fn connect(
         world: &Arc<World>,
         exchanges: Vec<Box<dyn Exchange>>,
-        format: Format,
+        format: MessageFormat,
         pace: Pace,
         seed: u64,
     ) -> Self {
         let queue = Rc::new(MessageQueue::new(exchanges.len(), seed));
-        let buffers = MessageBuffers::new(format, exchanges.len());
+        let buffers = MessageBuffers::new(format, exchanges.len(), &Budget::new(Budget::UNLIMITED))
+            .expect("an unlimited budget has room");
         for (index, exchange) in exchanges.into_iter().enumerate() {
-            let mut reader =
-                FuseReader::new(index, exchange, queue.clone(), world.clone(), buffers.clone(), pace);
+            let mut reader = FuseReader::new(index, exchange, queue.clone(), world, buffers.inbox(), pace);
             let queue = queue.clone();
             world.spawn_here(Box::pin(async move {
                 poll_fn(|context| reader.turn(context)).await;
@@ -54,7 +51,8 @@ impl Mount {
                 queue.leave();
             }));
         }
-        Self { queue, world: world.clone(), delay: pace.delay }
+        let tempo = Tempo::new(world, &queue.chance, pace);
+        Self { queue, tempo }
     }
 
     /// Lets a reader have `message`; nothing where the connection is aborted. `answered`: a reply has to come.
@@ -69,9 +67,7 @@ impl Mount {
 
     /// The next reply; `None` where none will come any more.
     pub async fn receive(&self) -> Option<Vec<u8>> {
-        if self.queue.below(4) == 0 {
-            self.world.sleep(self.queue.lateness(self.delay)).await;
-        }
+        self.tempo.be_late().await;
         self.queue.reply().await
     }
 

@@ -1,35 +1,15 @@
-//! What the two ends of a mount share: what messages are like, those that are under way, and who waits for news of them.
+//! What the two ends of a mount share: the messages that are under way, and who waits for news of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
-use std::time::Duration;
 
-use spillway_core::random::Random;
 use spillway_core::sync::WaitList;
+
+use crate::pace::Chance;
 
 /// Messages of which any may be read first: those of several clients have no order, and the kernel keeps some back.
 const UNORDERED: usize = 4;
-
-/// What messages are like.
-#[derive(Clone, Copy, Debug)]
-pub struct Format {
-    /// Bytes of the longest.
-    pub len_max: usize,
-    /// Bytes in front of what is to lie at the start of a page.
-    pub payload_offset: usize,
-    /// Bytes of the shortest whose buffer an exchange may keep for a device.
-    pub kept_len_min: usize,
-}
-
-/// How fast both ends are.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// Units of work of a turn of a reader.
-    pub turn: u32,
-    /// The longest that a reader, or who waits for a reply, is late.
-    pub delay: Duration,
-}
 
 /// A message that nobody has read.
 struct Unread {
@@ -51,7 +31,7 @@ pub(super) struct MessageQueue {
     news: WaitList,
     /// Wake the tasks of readers.
     wakers: RefCell<Vec<Option<Waker>>>,
-    random: RefCell<Random>,
+    pub(super) chance: Chance,
 }
 
 /// The number of a message, or of a reply.
@@ -70,7 +50,7 @@ impl MessageQueue {
             readers: Cell::new(readers),
             news: WaitList::default(),
             wakers: RefCell::new(vec![None; readers]),
-            random: RefCell::new(Random(seed)),
+            chance: Chance::new(seed),
         }
     }
 
@@ -90,7 +70,7 @@ impl MessageQueue {
     /// A message for that reader, if there is one.
     pub(super) fn take(&self, reader: usize) -> Option<Vec<u8>> {
         let count = self.unread.borrow().len().min(UNORDERED);
-        let place = if count > 1 { self.below(count as u64) as usize } else { 0 };
+        let place = if count > 1 { self.chance.below(count as u64) as usize } else { 0 };
         let Unread { message, answered } = self.unread.borrow_mut().remove(place)?;
         if answered {
             let before = self.read.borrow_mut().insert(number_of(&message), reader);
@@ -144,15 +124,5 @@ impl MessageQueue {
     fn wake_readers(&self) {
         let wakers: Vec<Waker> = self.wakers.borrow().iter().flatten().cloned().collect();
         wakers.into_iter().for_each(Waker::wake);
-    }
-
-    /// A number below `bound`, which is not zero.
-    pub(super) fn below(&self, bound: u64) -> u64 {
-        self.random.borrow_mut().below(bound)
-    }
-
-    /// How late something is.
-    pub(super) fn lateness(&self, longest: Duration) -> Duration {
-        Duration::from_nanos(self.below(longest.as_nanos() as u64 + 1))
     }
 }

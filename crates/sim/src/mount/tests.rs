@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use spillway_core::exchange::{Exchange, Message};
+use spillway_core::exchange::{Exchange, Message, MessageFormat};
 use spillway_core::{Env, IoBuf};
 
+use super::Mount;
 use super::queue::number_of;
-use super::{Format, Mount, Pace};
+use crate::pace::Pace;
 use crate::world::World;
 
-const FORMAT: Format = Format { len_max: 100, payload_offset: 80, kept_len_min: 50 };
+const FORMAT: MessageFormat = MessageFormat { len_max: 100, payload_offset: 80, kept_len_min: 50 };
 
 /// Bytes of a message that it keeps, and of one that it keeps for itself and takes nothing meanwhile.
 const KEPT: usize = 60;

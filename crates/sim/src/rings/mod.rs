@@ -9,21 +9,19 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use spillway_core::random::Random;
 use spillway_core::shared_memory::{ConversationHost, EventOf, NewQueue, SharedMemory};
 use spillway_core::sync::Mutex;
-use spillway_core::{Env, Error, LocalFuture, Phase};
+use spillway_core::{Error, Job, LocalFuture, Phase, Shutdown};
 
-use crate::mount::Pace;
+use crate::pace::{Chance, Pace, Tempo};
 use crate::world::World;
-use task::{QueueTask, Running};
+use task::QueueTask;
 
 pub use event::EventDescriptor;
 
@@ -71,14 +69,20 @@ impl SharedMemory for MachineMemory {
 struct Slot {
     kick: Rc<EventDescriptor>,
     call: Rc<EventDescriptor>,
-    running: Option<Rc<Running>>,
+    running: Option<Running>,
+}
+
+/// A queue that runs.
+struct Running {
+    shutdown: Arc<Shutdown>,
+    task: Job<()>,
 }
 
 /// A host: see the head of this file.
 pub struct Rings {
     world: Arc<World>,
     pace: Pace,
-    random: Rc<RefCell<Random>>,
+    chance: Chance,
     descriptor: File,
     handed_over: VecDeque<Arc<MachineMemory>>,
     made: Option<Arc<MachineMemory>>,
@@ -91,7 +95,7 @@ impl Rings {
         Self {
             world: world.clone(),
             pace,
-            random: Rc::new(RefCell::new(Random(seed))),
+            chance: Chance::new(seed),
             descriptor: File::open("/dev/null").expect("every system has it"),
             handed_over: VecDeque::new(),
             made: None,
@@ -128,10 +132,10 @@ impl Rings {
     /// Has all queues end as `phase` says, in order or at once. The future waits for that.
     pub fn end(&mut self, phase: Phase) -> LocalFuture<()> {
         let running: Vec<_> = self.slots.values_mut().filter_map(|slot| slot.running.take()).collect();
-        running.iter().for_each(|queue| queue.ask(phase));
+        running.iter().for_each(|queue| queue.shutdown.ask(phase));
         Box::pin(async move {
             for queue in running {
-                queue.left().await;
+                queue.task.await;
             }
         })
     }
@@ -158,32 +162,29 @@ impl ConversationHost for Rings {
     }
 
     fn start(&mut self, index: usize, new_queue: NewQueue) {
-        let running = Rc::<Running>::default();
         let slot = self.slots.entry(index).or_default();
-        let before = slot.running.replace(running.clone());
-        assert!(before.is_none(), "queue {index} is started twice");
-        let (kick, call) = (slot.kick.clone(), slot.call.clone());
-        let (world, pace, random) = (self.world.clone(), self.pace, self.random.clone());
-        self.world.spawn_here(Box::pin(async move {
-            let mut task = QueueTask::new(new_queue(), (kick, call), running.clone(), world, pace, random);
+        assert!(slot.running.is_none(), "queue {index} is started twice");
+        let (events, shutdown) = ((slot.kick.clone(), slot.call.clone()), Arc::<Shutdown>::default());
+        let (end, tempo) = (shutdown.clone(), Tempo::new(&self.world, &self.chance, self.pace));
+        // The queue is gone before anybody hears of it.
+        let task = Job::spawn_here(&*self.world, async move {
+            let mut task = QueueTask::new(new_queue(), events, end, tempo);
             std::future::poll_fn(|context| task.turn(context)).await;
-            // The queue is gone before anybody hears of it.
-            drop(task);
-            running.leave();
-        }));
+        });
+        slot.running = Some(Running { shutdown, task });
     }
 
     fn wake(&mut self, index: usize) {
         let running = self.slots.get(&index).and_then(|slot| slot.running.as_ref());
-        running.into_iter().for_each(|running| running.wake());
+        running.into_iter().for_each(|running| running.shutdown.wake());
     }
 
     fn stop(&mut self, index: usize) -> LocalFuture<()> {
         let Some(running) = self.slots.entry(index).or_default().running.take() else {
             return Box::pin(std::future::ready(()));
         };
-        running.ask(Phase::Draining);
-        Box::pin(async move { running.left().await })
+        running.shutdown.ask(Phase::Draining);
+        Box::pin(async move { _ = running.task.await })
     }
 
     fn set_channel(&mut self, _: OwnedFd) -> Result<(), Error> {

@@ -11,7 +11,7 @@ use spillway_core::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use spillway_core::{Env, LocalFuture, Phase};
 
 use super::{MachineMemory, Rings};
-use crate::mount::Pace;
+use crate::pace::Pace;
 use crate::world::World;
 
 /// Places of a queue that counts: how many requests there are, and how many were answered.

@@ -5,24 +5,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use spillway_core::session::{Intake, Session};
-use spillway_core::{Env, IoBuf, LocalFuture, work};
+use spillway_core::{IoBuf, work};
 
-use super::ends::{Ends, Pipe, SessionOutcome, Side, StreamShape};
+use super::ends::{Ends, Pipe, SessionOutcome, Side};
+use crate::pace::{Pace, Tempo};
 use crate::world::World;
 
 /// An end with a session.
 pub(super) struct Endpoint {
     pub(super) side: Side,
-    pub(super) session: Box<dyn Session>,
+    session: Box<dyn Session>,
     pub(super) ends: Rc<Ends>,
-    pub(super) world: Arc<World>,
-    pub(super) shape: StreamShape,
+    tempo: Tempo,
     /// Received, and not yet taken by the session.
-    pub(super) kept: Vec<u8>,
+    kept: Vec<u8>,
     /// A window of the session's that waits for a payload.
-    pub(super) lent: Option<IoBuf>,
-    /// Its thread has other things to do.
-    pub(super) late: Option<LocalFuture<()>>,
+    lent: Option<IoBuf>,
 }
 
 impl Endpoint {
@@ -32,31 +30,20 @@ impl Endpoint {
         session: Box<dyn Session>,
         ends: &Rc<Ends>,
         world: &Arc<World>,
-        shape: StreamShape,
+        pace: Pace,
     ) -> Self {
-        let (ends, world) = (ends.clone(), world.clone());
-        Self { side, session, ends, world, shape, kept: Vec::new(), lent: None, late: None }
+        let (ends, tempo) = (ends.clone(), Tempo::new(world, &ends.chance, pace));
+        Self { side, session, ends, tempo, kept: Vec::new(), lent: None }
     }
 
     fn incoming(&self) -> &Pipe {
-        if self.side == Side::Server { &self.ends.to_server } else { &self.ends.to_client }
-    }
-
-    fn outgoing(&self) -> &Pipe {
-        if self.side == Side::Server { &self.ends.to_client } else { &self.ends.to_server }
+        self.ends.to(self.side)
     }
 
     /// Lets the session go on for a turn.
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> Poll<SessionOutcome> {
         self.ends.register(self.side, context.waker());
-        if self.late.is_none() && self.ends.below(8) == 0 {
-            self.late = Some(self.world.sleep(self.ends.lateness(self.shape.delay)));
-        }
-        if self.late.as_mut().is_some_and(|late| late.as_mut().poll(context).is_pending()) {
-            return Poll::Pending;
-        }
-        self.late = None;
-        let _turn = work::turn(self.shape.turn);
+        let Some(_turn) = self.tempo.turn(context) else { return Poll::Pending };
         loop {
             work::spend(1);
             self.session.poll(context);
@@ -83,15 +70,14 @@ impl Endpoint {
     fn feed(&mut self) -> Option<bool> {
         if self.session.finished() {
             // Whether its peer still reads is seen by sending.
-            return (!self.ends.is_closed(self.outgoing())).then_some(false);
+            return (!self.ends.is_known_closed()).then_some(false);
         }
         let lent = self.lent.take();
         let intake = lent.map_or_else(|| self.session.intake(), Intake::Payload);
-        let pipe = self.incoming();
-        let gone = self.ends.is_closed(pipe) && pipe.is_empty() && self.kept.is_empty();
+        let gone = self.ends.is_known_closed() && self.incoming().is_empty() && self.kept.is_empty();
         match intake {
             // A driver that receives nothing looks whether its peer is there.
-            Intake::Pause => (!self.ends.is_closed(self.outgoing())).then_some(false),
+            Intake::Pause => (!self.ends.is_known_closed()).then_some(false),
             Intake::Bytes | Intake::Payload(_) if gone => None,
             Intake::Bytes => Some(self.feed_bytes()),
             Intake::Payload(buf) => Some(self.feed_payload(buf)),
@@ -132,16 +118,15 @@ impl Endpoint {
         if held == 0 || self.ends.silent.get() {
             return Vec::new();
         }
-        let bytes = self.incoming().take(1 + self.ends.below(held as u64) as usize);
-        self.ends.wake_peer_of(self.side);
+        let bytes = self.incoming().take(1 + self.ends.chance.below(held as u64) as usize);
+        self.ends.wake(self.side.peer());
         bytes
     }
 
     /// Sends what there is room for. What nobody reads any more is lost.
     fn send(&mut self) -> bool {
         let ends = self.ends.clone();
-        let outgoing = if self.side == Side::Server { &ends.to_client } else { &ends.to_server };
-        let lost = ends.is_closed(outgoing);
+        let (outgoing, lost) = (ends.to(self.side.peer()), ends.is_known_closed());
         let output = self.session.output();
         let mut slices = Vec::new();
         output.gather(&mut slices, 16);
@@ -150,7 +135,7 @@ impl Endpoint {
         drop(slices);
         output.advance(sent);
         if sent > 0 {
-            self.ends.wake_peer_of(self.side);
+            self.ends.wake(self.side.peer());
         }
         sent > 0
     }

@@ -3,20 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Waker;
-use std::time::Duration;
 
-use spillway_core::random::Random;
 use spillway_core::sync::WaitList;
+
+use crate::pace::{Chance, Pace};
 
 /// What a stream is like.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamShape {
     /// Bytes that it holds in each direction, at least one.
     pub room: usize,
-    /// Units of work of a turn of the server.
-    pub turn: u32,
-    /// The longest that a piece is late, and the server with it.
-    pub delay: Duration,
+    /// How fast its ends are.
+    pub pace: Pace,
 }
 
 /// How the server's end has ended.
@@ -35,17 +33,21 @@ pub(super) enum Side {
     Client,
 }
 
+impl Side {
+    pub(super) fn peer(self) -> Self {
+        if self == Self::Server { Self::Client } else { Self::Server }
+    }
+}
+
 /// One direction.
 pub(super) struct Pipe {
     pub(super) bytes: RefCell<VecDeque<u8>>,
     room: usize,
-    /// No more is put in; or nobody takes out any more.
-    pub(super) closed: Cell<bool>,
 }
 
 impl Pipe {
-    pub(super) fn new(room: usize) -> Self {
-        Self { bytes: RefCell::default(), room: room.max(1), closed: Cell::default() }
+    fn new(room: usize) -> Self {
+        Self { bytes: RefCell::default(), room: room.max(1) }
     }
 
     /// Puts in what fits of `bytes`, and says how many that were.
@@ -75,74 +77,84 @@ impl Pipe {
 
 /// What both ends share.
 pub(super) struct Ends {
-    pub(super) to_server: Pipe,
-    pub(super) to_client: Pipe,
+    /// To each side.
+    pipes: [Pipe; 2],
+    /// One of them has closed.
+    pub(super) closed: Cell<bool>,
     /// Wakes the client's tasks.
     pub(super) news: WaitList,
-    /// Wake the task of an end that has a session.
-    pub(super) server: RefCell<Option<Waker>>,
-    pub(super) client: RefCell<Option<Waker>>,
+    /// Wake the task of each side that has a session.
+    wakers: [RefCell<Option<Waker>>; 2],
     pub(super) outcome: Cell<Option<SessionOutcome>>,
     /// Nothing arrives at an end that has a session, not even that the other has closed.
     pub(super) silent: Cell<bool>,
-    pub(super) random: RefCell<Random>,
+    pub(super) chance: Chance,
 }
 
 impl Ends {
+    pub(super) fn new(shape: StreamShape, seed: u64) -> Self {
+        Self {
+            pipes: [Pipe::new(shape.room), Pipe::new(shape.room)],
+            closed: Cell::default(),
+            news: WaitList::default(),
+            wakers: [RefCell::default(), RefCell::default()],
+            outcome: Cell::default(),
+            silent: Cell::default(),
+            chance: Chance::new(seed),
+        }
+    }
+
+    /// What is on its way to that side.
+    pub(super) fn to(&self, side: Side) -> &Pipe {
+        &self.pipes[side as usize]
+    }
+
     /// The task of that side is woken from now on.
     pub(super) fn register(&self, side: Side, waker: &Waker) {
-        let place = if side == Side::Server { &self.server } else { &self.client };
-        *place.borrow_mut() = Some(waker.clone());
+        *self.wakers[side as usize].borrow_mut() = Some(waker.clone());
     }
 
-    /// Has the server's task look again.
-    pub(super) fn wake_server(&self) {
-        let waker = self.server.borrow_mut().take();
+    /// Has the tasks of that side look again.
+    pub(super) fn wake(&self, side: Side) {
+        let waker = self.wakers[side as usize].borrow_mut().take();
         waker.into_iter().for_each(Waker::wake);
+        if side == Side::Client {
+            self.news.wake_all();
+        }
     }
 
-    /// Has the client's tasks look again.
-    pub(super) fn wake_client(&self) {
-        let waker = self.client.borrow_mut().take();
-        waker.into_iter().for_each(Waker::wake);
-        self.news.wake_all();
-    }
-
-    pub(super) fn wake_peer_of(&self, side: Side) {
-        if side == Side::Server { self.wake_client() } else { self.wake_server() }
-    }
-
-    /// Whether an end with a session knows that `pipe` is closed.
-    pub(super) fn is_closed(&self, pipe: &Pipe) -> bool {
-        pipe.closed.get() && !self.silent.get()
+    /// Whether an end with a session knows that one is closed.
+    pub(super) fn is_known_closed(&self) -> bool {
+        self.closed.get() && !self.silent.get()
     }
 
     /// Nothing arrives from now on, or all that is on its way does.
     pub(super) fn set_silent(&self, silent: bool) {
         if self.silent.replace(silent) && !silent {
-            self.wake_server();
-            self.wake_client();
+            self.wake_both();
         }
     }
 
-    /// Both directions are closed, and what was under way is lost.
+    /// One end has closed.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
+        self.wake_both();
+    }
+
+    /// Both ends are closed, and what was under way is lost.
     pub(super) fn cut(&self) {
         self.silent.set(false);
-        for pipe in [&self.to_server, &self.to_client] {
-            pipe.closed.set(true);
-            pipe.bytes.borrow_mut().clear();
-        }
-        self.wake_server();
-        self.wake_client();
+        self.pipes.iter().for_each(|pipe| pipe.bytes.borrow_mut().clear());
+        self.close();
     }
 
-    /// A number below `bound`, which is not zero.
-    pub(super) fn below(&self, bound: u64) -> u64 {
-        self.random.borrow_mut().below(bound)
+    fn wake_both(&self) {
+        self.wake(Side::Server);
+        self.wake(Side::Client);
     }
 
-    /// How late something is.
-    pub(super) fn lateness(&self, longest: Duration) -> Duration {
-        Duration::from_nanos(self.below(longest.as_nanos() as u64 + 1))
+    /// Waits until the server's session is gone.
+    pub(super) async fn over(&self) -> SessionOutcome {
+        self.news.until(|| self.outcome.get()).await
     }
 }

@@ -10,96 +10,86 @@ mod ends;
 #[cfg(test)]
 mod tests;
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use spillway_core::Env;
-use spillway_core::random::Random;
 use spillway_core::session::Session;
-use spillway_core::sync::WaitList;
 
+use crate::pace::Tempo;
 use crate::world::World;
 use end::Endpoint;
-use ends::{Ends, Pipe, Side};
+use ends::{Ends, Side};
 
 pub use ends::{SessionOutcome, StreamShape};
 
 /// The client's end of a stream.
 pub struct Stream {
     ends: Rc<Ends>,
-    world: Arc<World>,
-    delay: Duration,
+    tempo: Tempo,
 }
 
 impl Stream {
     /// Connects to `session`, which is served by a task of `world` from now on. `seed` decides what is late, and the pieces.
     pub fn connect(world: &Arc<World>, session: Box<dyn Session>, shape: StreamShape, seed: u64) -> Self {
-        let ends = ends(shape, seed);
-        serve(world, Endpoint::new(Side::Server, session, &ends, world, shape));
-        Self { ends, world: world.clone(), delay: shape.delay }
+        let ends = Rc::new(Ends::new(shape, seed));
+        serve(world, Endpoint::new(Side::Server, session, &ends, world, shape.pace));
+        let tempo = Tempo::new(world, &ends.chance, shape.pace);
+        Self { ends, tempo }
     }
 
     /// Sends all of `bytes`, as far as the server takes them; false where an end has closed first.
     pub async fn send(&self, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         while !rest.is_empty() {
-            self.be_late().await;
-            let piece = 1 + self.ends.below(rest.len() as u64) as usize;
+            self.tempo.be_late().await;
+            let piece = 1 + self.ends.chance.below(rest.len() as u64) as usize;
             let sent = self.ends.news.until(|| {
-                if self.ends.to_server.closed.get() {
+                if self.ends.closed.get() {
                     return Some(None);
                 }
-                let sent = self.ends.to_server.put(&rest[..piece]);
+                let sent = self.ends.to(Side::Server).put(&rest[..piece]);
                 (sent > 0).then_some(Some(sent))
             });
             let Some(sent) = sent.await else { return false };
             rest = &rest[sent..];
-            self.ends.wake_server();
+            self.ends.wake(Side::Server);
         }
         true
     }
 
     /// Appends at least one byte to `bytes`; false where none will come any more.
     pub async fn receive(&self, bytes: &mut Vec<u8>) -> bool {
-        self.be_late().await;
-        let pipe = &self.ends.to_client;
-        let arrived = self.ends.news.until(|| (!pipe.is_empty() || pipe.closed.get()).then_some(()));
+        self.tempo.be_late().await;
+        let pipe = self.ends.to(Side::Client);
+        let arrived = self.ends.news.until(|| (!pipe.is_empty() || self.ends.closed.get()).then_some(()));
         arrived.await;
         let held = pipe.bytes.borrow().len();
         if held == 0 {
             return false;
         }
-        bytes.extend(pipe.take(1 + self.ends.below(held as u64) as usize));
-        self.ends.wake_server();
+        bytes.extend(pipe.take(1 + self.ends.chance.below(held as u64) as usize));
+        self.ends.wake(Side::Server);
         true
-    }
-
-    async fn be_late(&self) {
-        if self.ends.below(4) == 0 {
-            self.world.sleep(self.ends.lateness(self.delay)).await;
-        }
     }
 
     /// The client's socket is closed. What the server sends from now on is lost.
     pub fn close(&self) {
-        self.ends.to_server.closed.set(true);
-        self.ends.to_client.closed.set(true);
-        self.ends.to_client.bytes.borrow_mut().clear();
-        self.ends.news.wake_all();
-        self.ends.wake_server();
+        self.ends.to(Side::Client).bytes.borrow_mut().clear();
+        self.ends.closed.set(true);
+        self.ends.wake(Side::Client);
+        self.ends.wake(Side::Server);
     }
 
     /// Whether one of the ends has closed.
     pub fn is_closed(&self) -> bool {
-        self.ends.to_server.closed.get()
+        self.ends.closed.get()
     }
 
     /// Waits until the session is gone.
     pub async fn over(&self) -> SessionOutcome {
-        self.ends.news.until(|| self.ends.outcome.get()).await
+        self.ends.over().await
     }
 }
 
@@ -116,9 +106,9 @@ impl Cable {
         shape: StreamShape,
         seed: u64,
     ) -> Self {
-        let ends = ends(shape, seed);
-        serve(world, Endpoint::new(Side::Server, server, &ends, world, shape));
-        serve(world, Endpoint::new(Side::Client, client, &ends, world, shape));
+        let ends = Rc::new(Ends::new(shape, seed));
+        serve(world, Endpoint::new(Side::Server, server, &ends, world, shape.pace));
+        serve(world, Endpoint::new(Side::Client, client, &ends, world, shape.pace));
         Self(ends)
     }
 
@@ -135,26 +125,13 @@ impl Cable {
 
     /// Whether an end has closed.
     pub fn is_closed(&self) -> bool {
-        self.0.to_server.closed.get()
+        self.0.closed.get()
     }
 
     /// Waits until the server's session is gone.
     pub async fn over(&self) -> SessionOutcome {
-        self.0.news.until(|| self.0.outcome.get()).await
+        self.0.over().await
     }
-}
-
-fn ends(shape: StreamShape, seed: u64) -> Rc<Ends> {
-    Rc::new(Ends {
-        to_server: Pipe::new(shape.room),
-        to_client: Pipe::new(shape.room),
-        news: WaitList::default(),
-        server: RefCell::default(),
-        client: RefCell::default(),
-        outcome: Cell::default(),
-        silent: Cell::default(),
-        random: RefCell::new(Random(seed)),
-    })
 }
 
 /// Has a task run an end to its end.
@@ -164,12 +141,9 @@ fn serve(world: &Arc<World>, mut end: Endpoint) {
         // The session is gone before anybody hears of it.
         let (ends, side) = (end.ends.clone(), end.side);
         drop(end);
-        ends.to_client.closed.set(true);
-        ends.to_server.closed.set(true);
         if side == Side::Server {
             ends.outcome.set(Some(outcome));
         }
-        ends.wake_server();
-        ends.wake_client();
+        ends.close();
     }));
 }

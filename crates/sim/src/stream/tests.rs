@@ -9,6 +9,7 @@ use spillway_core::session::{Intake, Output, Session};
 use spillway_core::{Env, IoBuf};
 
 use super::{Cable, SessionOutcome, Stream, StreamShape};
+use crate::pace::Pace;
 use crate::world::World;
 
 /// Sends back what it receives, and ends at a full stop.
@@ -55,7 +56,7 @@ impl Session for Echo {
 }
 
 fn shape() -> StreamShape {
-    StreamShape { room: 50, turn: 40, delay: Duration::from_millis(1) }
+    StreamShape { room: 50, pace: Pace { turn: 40, delay: Duration::from_millis(1) } }
 }
 
 #[test]

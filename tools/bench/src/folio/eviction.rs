@@ -76,10 +76,6 @@ impl Residents for Marks {
     fn set_mark(&self, slot: u32, mark: u32) {
         self.0.borrow_mut()[slot as usize].1 = mark;
     }
-
-    fn may_leave(&self, _: u32) -> bool {
-        true
-    }
 }
 
 impl Cache for Ours {
@@ -107,7 +103,7 @@ impl Ours {
     }
 
     fn evict(&mut self) -> u32 {
-        let slot = self.policy.evict(u32::MAX, &self.marks).expect("all can leave");
+        let slot = self.policy.evict(u32::MAX, &self.marks, |_| true).expect("all can leave");
         self.slots.remove(&self.marks.name(slot));
         slot
     }

@@ -17,6 +17,7 @@ use spillway_export::nbd::{Config, NbdSession};
 use spillway_export::{Export, Exports};
 use spillway_layers::file::File;
 use spillway_sim::disk::Disk;
+use spillway_sim::pace::Pace;
 use spillway_sim::stream::{Cable, StreamShape};
 use spillway_sim::world::World;
 
@@ -46,8 +47,10 @@ pub(crate) async fn open(
     let one_of = |random: &mut Random, values: &[u64]| values[random.below(values.len() as u64) as usize];
     let shape = StreamShape {
         room: one_of(&mut random, &[700, 5_000, 1 << 20]) as usize,
-        turn: one_of(&mut random, &[60, 2_000]) as u32,
-        delay: Duration::from_micros(one_of(&mut random, &[0, 20, 500])),
+        pace: Pace {
+            turn: one_of(&mut random, &[60, 2_000]) as u32,
+            delay: Duration::from_micros(one_of(&mut random, &[0, 20, 500])),
+        },
     };
     let settings = Settings {
         tls: None,
@@ -261,7 +264,7 @@ impl Dial for Dialer {
     fn dial(&self, channel: usize, session: NewSession) -> LocalFuture<Result<(), Error>> {
         let server = self.0.clone();
         Box::pin(async move {
-            server.world.sleep(server.shape.delay).await;
+            server.world.sleep(server.shape.pace.delay).await;
             server.connect(channel, session).await
         })
     }

@@ -3,14 +3,6 @@
 //! A device becomes a block device, which may get a file system and be mounted: by the kernel's NBD client where the kernel has that, or by a
 //! loop device over the file that its server shows. The server is asked to give the device to the block device alone; it does so until the
 //! connection or the file is closed, so that nothing is left of that after a crash.
-//!
-//! | file | holds |
-//! | --- | --- |
-//! | `block_device` | both kinds of block devices |
-//! | `row` | a device as its server lists it |
-//! | `link` | a connection for the kernel |
-//! | `file_system` | what is made on a block device |
-//! | `reconnect`, `swap`, `detach` | `spillway attach --reconnect`, `attach --swap`, `spillway detach` |
 
 mod block_device;
 mod detach;

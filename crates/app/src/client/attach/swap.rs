@@ -22,16 +22,13 @@ use super::file_system::expect_blank;
 use crate::client::connection::Connection;
 use crate::client::program::{self, run};
 use crate::runtime_folder::RuntimeFolder;
-use crate::system::{bytes_of, has_capability, version};
+use crate::system::{CAP_SYS_RESOURCE, bytes_of, has_capability, version};
 
 /// Users from this number on are people, not services (SYS_UID_MAX of login.defs(5) is one less).
 const PEOPLE_FROM: u32 = 1000;
 
 /// The kernel never kills a process of this `oom_score_adj`.
 const NEVER_KILLED: i32 = -1000;
-
-/// With it, a server becomes an I/O flusher (PR_SET_IO_FLUSHER): memory that it asks for does not wait for I/O. A bit of `CapEff`.
-const CAP_SYS_RESOURCE: u32 = 24;
 
 /// The first Linux that has no wrong content where a page of swap cannot be read: before it, swapoff(8) maps what is in memory there.
 const KERNEL: (u32, u32) = (5, 19);

@@ -4,12 +4,6 @@
 //! program, and while the program is stopped by Ctrl-Z. It draws with attributes of characters only, never with colours.
 //!
 //! States: *taken* (raw mode, the alternate screen, no cursor) and *restored*.
-//!
-//! | part | holds |
-//! | --- | --- |
-//! | `keys` | keys, from the bytes that a terminal sends for them |
-//! | `paint` | lines of text, as cells |
-//! | `signals` | the signals that concern a terminal |
 
 mod keys;
 mod paint;

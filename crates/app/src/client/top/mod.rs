@@ -1,12 +1,6 @@
 //! `spillway top`: the devices of all servers, what clients do with them, and what they hold, as it changes.
 //!
 //! It asks running servers over their control sockets, and changes nothing. A server that does not answer keeps no other from being shown.
-//!
-//! | part | holds |
-//! | --- | --- |
-//! | `sample`, `looks` | what a look finds of a device, and rates; looks at all servers |
-//! | `figures`, `table` | rows and sums; columns, their order and width |
-//! | `live` | the same on a terminal, where keys sort, select and open |
 
 mod figures;
 #[cfg(feature = "top")]

@@ -1,11 +1,13 @@
 //! The table of devices: its columns, and the order of its rows.
 
 use std::cmp::Ordering;
+use std::fmt::Alignment;
 
 use spillway_core::size::human;
 
 use super::figures::{Figures, mebibytes, per_second};
 use crate::cli::SortColumn::{self, *};
+use crate::tables::aligned;
 
 /// All columns from left to right.
 pub(super) const COLUMNS: [SortColumn; 12] =
@@ -97,26 +99,16 @@ fn weight(column: SortColumn, row: &Figures) -> Option<f64> {
     }
 }
 
-/// Characters of the widest cell, or of the title.
-pub(super) fn widest(column: SortColumn, rows: &[Figures]) -> usize {
-    let cells = rows.iter().map(|row| cell(column, row).chars().count());
-    cells.chain([title(column).len()]).max().expect("there is a title")
-}
-
 /// The titles and then the rows, as text. Numbers keep to the right.
 pub(super) fn lines(rows: &[Figures], columns: &[SortColumn]) -> Vec<String> {
-    let widths: Vec<_> = columns.iter().map(|&column| widest(column, rows)).collect();
-    assert_eq!(widths.len(), columns.len(), "a width for each column");
+    let alignments: Vec<_> = columns
+        .iter()
+        .map(|column| if matches!(column, Name | State) { Alignment::Left } else { Alignment::Right })
+        .collect();
     let titles = columns.iter().map(|&column| title(column).to_owned()).collect();
     let cells = rows.iter().map(|row| columns.iter().map(|&column| cell(column, row)).collect());
-    let line = |cells: Vec<String>| {
-        let aligned = columns.iter().zip(&widths).zip(cells).map(|((column, &width), cell)| match column {
-            Name | State => format!("{cell:width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        aligned.collect::<Vec<_>>().join(" ").trim_end().to_owned()
-    };
-    std::iter::once(titles).chain(cells).map(line).collect()
+    let all: Vec<Vec<String>> = std::iter::once(titles).chain(cells).collect();
+    aligned(&alignments, &all)
 }
 
 #[cfg(test)]

@@ -85,6 +85,5 @@ pub(crate) async fn open_rbd(
         timeout,
         room_bytes: journal_bytes,
     };
-    let (storage, notes) = rbd::open_rbd(options, env, &budget).await?;
-    Ok(OpenStorage { storage, notes })
+    rbd::open_rbd(options, env, &budget).await
 }

@@ -46,8 +46,7 @@ fn claim(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
     folder.create()?;
     let taken =
         || format!("device {device} is taken: stop it by 'spillway stop {device}' or give another --name");
-    let listener =
-        unix(folder, &folder.control_socket(device), SocketAccess::OWNER_ONLY).with_context(taken)?;
+    let listener = private(folder, &folder.control_socket(device)).with_context(taken)?;
     // Only now: of two that start in two folders, at least one sees the other.
     expect_free_elsewhere(folder, device).with_context(taken)?;
     Ok(listener)
@@ -67,17 +66,7 @@ fn expect_free_elsewhere(folder: &RuntimeFolder, device: &str) -> Result<()> {
     Ok(())
 }
 
-/// A device's own NBD socket.
-pub(crate) fn own(folder: &RuntimeFolder, device: &str) -> Result<Listener> {
-    unix(folder, &folder.nbd_socket(device), SocketAccess::OWNER_ONLY)
-}
-
-/// A device's socket for a virtual machine monitor.
-pub(crate) fn guest(folder: &RuntimeFolder, path: &Path, config: &ServerConfig) -> Result<Listener> {
-    unix(folder, path, config.socket_access(true)?)
-}
-
-/// A socket of this user at a place that was asked for.
+/// A socket of this user.
 pub(crate) fn private(folder: &RuntimeFolder, path: &Path) -> Result<Listener> {
     unix(folder, path, SocketAccess::OWNER_ONLY)
 }
@@ -110,7 +99,8 @@ pub(crate) fn address_of(listener: &Listener) -> Address {
     }
 }
 
-fn unix(folder: &RuntimeFolder, path: &Path, access: SocketAccess) -> Result<Listener> {
+/// A socket for who has `access`.
+pub(crate) fn unix(folder: &RuntimeFolder, path: &Path, access: SocketAccess) -> Result<Listener> {
     check_socket_path(path)?;
     Ok(outlive(folder, path, access, ENDING_PATIENCE).map_err(refused)?)
 }
@@ -161,10 +151,12 @@ mod tests {
     use crate::scratch::Scratch;
     use std::os::unix::net::UnixListener;
 
-    fn folder(scratch: &Scratch) -> RuntimeFolder {
+    /// What becomes of the socket `s` of a server that may be ending.
+    fn outlived(scratch: &Scratch, patience: Duration) -> Result<Listener, Kind> {
         let folder = RuntimeFolder::at(&scratch.path().join("run"));
         folder.create().unwrap();
-        folder
+        let path = scratch.path().join("s");
+        outlive(&folder, &path, SocketAccess::OWNER_ONLY, patience).map_err(|error| error.kind)
     }
 
     /// A listener, and a thread that ends once it was asked a question, after an answer where `lives` and by closing all where not.
@@ -187,51 +179,33 @@ mod tests {
     #[test]
     fn a_living_server_is_left_alone() {
         let scratch = Scratch::new("living");
-        let path = scratch.path().join("s");
-        let living = asked(&path, true);
-        assert_eq!(
-            outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, ENDING_PATIENCE)
-                .err()
-                .expect("a server answers")
-                .kind,
-            Kind::Busy
-        );
+        let living = asked(&scratch.path().join("s"), true);
+        assert_eq!(outlived(&scratch, ENDING_PATIENCE).err(), Some(Kind::Busy), "a server answers");
         living.join().unwrap();
     }
 
     #[test]
     fn a_server_that_is_silent_for_long_is_left_alone() {
         let scratch = Scratch::new("silent");
-        let path = scratch.path().join("s");
-        let _silent = UnixListener::bind(&path).unwrap();
+        let _silent = UnixListener::bind(scratch.path().join("s")).unwrap();
         let patience = Duration::from_millis(50);
-        assert_eq!(
-            outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, patience)
-                .err()
-                .expect("a server listens")
-                .kind,
-            Kind::Busy
-        );
+        assert_eq!(outlived(&scratch, patience).err(), Some(Kind::Busy), "a server listens");
     }
 
     #[test]
     fn a_dead_server_is_waited_for_until_its_sockets_are_closed() {
         let scratch = Scratch::new("dead");
-        let path = scratch.path().join("s");
-        let dead = asked(&path, false);
-        outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, ENDING_PATIENCE)
-            .expect("it is gone once it was asked");
+        let dead = asked(&scratch.path().join("s"), false);
+        outlived(&scratch, ENDING_PATIENCE).expect("it is gone once it was asked");
         dead.join().unwrap();
     }
 
     #[test]
     fn a_server_that_is_just_ending_is_waited_for() {
         let scratch = Scratch::new("ending");
-        let path = scratch.path().join("s");
-        let ending = UnixListener::bind(&path).unwrap();
+        let ending = UnixListener::bind(scratch.path().join("s")).unwrap();
         let end = std::thread::spawn(move || drop(ending.accept().map(|_| ending.accept())));
-        outlive(&folder(&scratch), &path, SocketAccess::OWNER_ONLY, ENDING_PATIENCE)
-            .expect("the other one is gone after two connections");
+        outlived(&scratch, ENDING_PATIENCE).expect("the other one is gone after two connections");
         end.join().unwrap();
     }
 
@@ -240,9 +214,7 @@ mod tests {
         let scratch = Scratch::new("else");
         scratch.write("s", "precious");
         let start = Instant::now();
-        let refused =
-            outlive(&folder(&scratch), &scratch.path().join("s"), SocketAccess::OWNER_ONLY, ENDING_PATIENCE);
-        assert_eq!(refused.err().expect("in the way").kind, Kind::Busy);
+        assert_eq!(outlived(&scratch, ENDING_PATIENCE).err(), Some(Kind::Busy), "it is in the way");
         assert!(start.elapsed() < ENDING_PATIENCE);
     }
 }

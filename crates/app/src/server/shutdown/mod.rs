@@ -16,7 +16,7 @@
 //! Clients that do not take their replies are disconnected after [`stop_grace`](spillway_io::ConnectionLimits::stop_grace).
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,22 +126,25 @@ fn way_out(device: &Device) -> String {
 }
 
 /// Has the clients of a device leave. The future waits for that.
-fn leave(device: &Device, front: Front) -> Pin<Box<dyn Future<Output = ()> + '_>> {
+fn leave(device: &Device, front: Front) -> impl Future<Output = ()> {
     let guest = front.guest.map(|(serving, charge)| (serving.stop(), charge));
-    let others: Pin<Box<dyn Future<Output = ()> + '_>> = match front.nbd {
-        NbdFront::Own(serving) => Box::pin(serving.stop()),
-        NbdFront::Closed => Box::pin(device.export.emptied()),
+    let own = match front.nbd {
+        NbdFront::Own(serving) => Some(serving.stop()),
+        NbdFront::Closed => None,
         NbdFront::Shared => {
             device.export.close();
-            Box::pin(device.export.emptied())
+            None
         }
     };
-    Box::pin(async move {
-        others.await;
+    async move {
+        match own {
+            Some(stopped) => stopped.await,
+            None => device.export.emptied().await,
+        }
         if let Some((guest, _charge)) = guest {
             guest.await;
         }
-    })
+    }
 }
 
 async fn last_flush(device: &Device) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! Which path means what.
 
 use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 use spillway_core::{Error, Kind};
 
 use super::super::catalog::Catalog;
@@ -36,21 +36,21 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const FIGURES: &str = include_str!("figures.js");
 
-/// What `method` does at a path, or the methods that there are.
-enum Route<'a> {
-    Methods(&'static str),
-    Does(Wanted),
-    /// The body is needed.
-    Set(&'a str, &'a str),
-    Resize(&'a str),
-    Nowhere,
+/// How large a device is to become.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Size {
+    size: Option<u64>,
 }
 
-fn route<'a>(method: &str, path: &[&'a str], from: Option<u64>) -> Route<'a> {
+/// What a request wants, or why it can want nothing.
+pub(super) fn wanted(head: &RequestHead, body: &[u8]) -> Result<Wanted, Response> {
+    let path: Vec<&str> = head.path.iter().map(String::as_str).collect();
+    let (method, from) = (head.method.as_str(), from(head)?);
     let ask = |operation| look(method, Wanted::Operation(operation));
     let act = |operation| match method {
-        "POST" => Route::Does(Wanted::Operation(operation)),
-        _ => Route::Methods("POST"),
+        "POST" => Ok(Wanted::Operation(operation)),
+        _ => Err(only(method, "POST")),
     };
     match *path {
         [] => look(method, Wanted::Asset(ContentType::Page, PAGE)),
@@ -63,80 +63,66 @@ fn route<'a>(method: &str, path: &[&'a str], from: Option<u64>) -> Route<'a> {
         ["api", "work"] => ask(Operation::Work {}),
         ["api", "server", "stop"] => act(Operation::StopServer {}),
         ["api", "devices"] => match method {
-            "POST" => Route::Does(Wanted::Operation(Operation::Add {})),
+            "POST" => act(Operation::Add {}),
             "GET" | "HEAD" => ask(Operation::List {}),
-            _ => Route::Methods("GET, HEAD, POST"),
+            _ => Err(only(method, "GET, HEAD, POST")),
         },
         ["api", "devices", device] => match method {
-            "DELETE" => Route::Does(Wanted::Operation(Operation::Stop { device: device.to_owned() })),
+            "DELETE" => Ok(Wanted::Operation(Operation::Stop { device: device.to_owned() })),
             "GET" | "HEAD" => ask(Operation::Get { device: device.to_owned(), attribute: None, from: None }),
-            _ => Route::Methods("GET, HEAD, DELETE"),
+            _ => Err(only(method, "GET, HEAD, DELETE")),
         },
         ["api", "devices", device, "reset"] => act(Operation::Reset { device: device.to_owned() }),
-        ["api", "devices", device, "resize"] if method == "POST" => Route::Resize(device),
-        ["api", "devices", _, "resize"] => Route::Methods("POST"),
-        ["api", "devices", device, "attributes"] => ask(Operation::Attributes { device: device.to_owned() }),
-        ["api", "devices", device, "attributes", name] => match method {
-            "PUT" => Route::Set(device, name),
-            "GET" | "HEAD" => {
-                let (device, attribute) = (device.to_owned(), Some(name.to_owned()));
-                ask(Operation::Get { device, attribute, from })
-            }
-            _ => Route::Methods("GET, HEAD, PUT"),
-        },
-        _ => Route::Nowhere,
-    }
-}
-
-fn look<'a>(method: &str, wanted: Wanted) -> Route<'a> {
-    match method {
-        "GET" | "HEAD" => Route::Does(wanted),
-        _ => Route::Methods("GET, HEAD"),
-    }
-}
-
-/// How large a device is to become.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Size {
-    size: Option<u64>,
-}
-
-/// What a request wants, or why it can want nothing.
-pub(super) fn wanted(head: &RequestHead, body: &[u8]) -> Result<Wanted, Response> {
-    let path: Vec<&str> = head.path.iter().map(String::as_str).collect();
-    let from = match head.parameter("from") {
-        None => None,
-        Some(text) => Some(text.parse().map_err(|_| {
-            Response::error(
-                Status::BadRequest,
-                &Error::invalid(format!("from cannot be {text:?}: give a number")),
-            )
-        })?),
-    };
-    match route(&head.method, &path, from) {
-        Route::Does(wanted) => Ok(wanted),
-        Route::Set(device, name) => {
-            let value: Json = of_json(body, "a number, true, false, null or a text in quotes")?;
-            let (device, attribute) = (device.to_owned(), name.to_owned());
-            Ok(Wanted::Operation(Operation::Set { device, attribute, value }))
-        }
-        Route::Resize(device) => {
+        ["api", "devices", device, "resize"] if method == "POST" => {
             let body = if body.is_empty() { b"{}" } else { body };
             let Size { size } = of_json(body, "{\"size\": BYTES}, or nothing for the size of the origin")?;
-            Ok(Wanted::Operation(Operation::Resize { device: device.to_owned(), size }))
+            act(Operation::Resize { device: device.to_owned(), size })
         }
-        Route::Methods(allowed) => {
-            let words = format!("{} does nothing here; there are: {allowed}", head.method);
-            let response = Response::error(Status::WrongMethod, &Error::new(Kind::NotSupported, words));
-            Err(response.with(&format!("Allow: {allowed}")))
+        ["api", "devices", _, "resize"] => Err(only(method, "POST")),
+        ["api", "devices", device, "attributes"] => ask(Operation::Attributes { device: device.to_owned() }),
+        ["api", "devices", device, "attributes", name] => {
+            let (device, name) = (device.to_owned(), name.to_owned());
+            match method {
+                "PUT" => {
+                    let value = of_json(body, "a number, true, false, null or a text in quotes")?;
+                    Ok(Wanted::Operation(Operation::Set { device, attribute: name, value }))
+                }
+                "GET" | "HEAD" => ask(Operation::Get { device, attribute: Some(name), from }),
+                _ => Err(only(method, "GET, HEAD, PUT")),
+            }
         }
-        Route::Nowhere => {
-            let words =
-                format!("there is no /{}; see /api/devices, /api/server, /metrics and /", path.join("/"));
-            Err(Response::error(Status::NotFound, &Error::new(Kind::NotFound, words)))
-        }
+        _ => Err(nowhere(&path)),
     }
+}
+
+fn look(method: &str, wanted: Wanted) -> Result<Wanted, Response> {
+    match method {
+        "GET" | "HEAD" => Ok(wanted),
+        _ => Err(only(method, "GET, HEAD")),
+    }
+}
+
+/// Where lines go on.
+fn from(head: &RequestHead) -> Result<Option<u64>, Response> {
+    let number = |text: &str| {
+        text.parse::<u64>().map_err(|_| {
+            let words = format!("from cannot be {text:?}: give a number");
+            Response::error(Status::BadRequest, &Error::invalid(words))
+        })
+    };
+    head.parameter("from").map(number).transpose()
+}
+
+/// The answer to a method that there is not, with those that there are.
+fn only(method: &str, allowed: &str) -> Response {
+    let words = format!("{method} does nothing here; there are: {allowed}");
+    let response = Response::error(Status::WrongMethod, &Error::new(Kind::NotSupported, words));
+    response.with(&format!("Allow: {allowed}"))
+}
+
+fn nowhere(path: &[&str]) -> Response {
+    let words = format!("there is no /{}; see /api/devices, /api/server, /metrics and /", path.join("/"));
+    Response::error(Status::NotFound, &Error::new(Kind::NotFound, words))
 }
 
 fn of_json<T: for<'de> Deserialize<'de>>(body: &[u8], allowed: &str) -> Result<T, Response> {

@@ -8,7 +8,7 @@ use spillway_core::contract::Wakes;
 use spillway_core::exchange::Exchange;
 
 use super::super::wire::{self, Fields, Header, ROOT, opcode};
-use super::super::{Config, FuseSession, MESSAGE_LEN_MAX, Tree};
+use super::super::{Config, FuseSession, MESSAGE_FORMAT, Tree};
 
 /// The thread that asks for everything.
 pub(super) const THREAD: u32 = 77;
@@ -99,7 +99,7 @@ impl Kernel {
 
 /// A message in a buffer as the driver reads it.
 pub(super) fn message(opcode: u32, node: u64, unique: u64, body: &[u8]) -> IoBuf {
-    let mut buf = IoBuf::new(MESSAGE_LEN_MAX);
+    let mut buf = IoBuf::new(MESSAGE_FORMAT.len_max);
     let len = Header::LEN + body.len();
     let head =
         [words32(&[len as u32, opcode]), words64(&[unique, node]), words32(&[0, 0, THREAD, 0])].concat();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use spillway_core::{Aligned, Budget};
 
 use self::kernel::{Kernel, THREAD, portion, portion_with, words32, words64, writing};
-use self::toy::{ADDED_MAX, LINES_SHOWN, Toy, ToyCatalog};
+use self::toy::{ADDED_MAX, LINES_SHOWN, Toy, ToyServer};
 use super::wire::{errno, fallocate_mode, init_flag, opcode, open_mode, whence};
 use super::{Config, Tree};
 use crate::Export;
@@ -31,9 +31,9 @@ fn mounted_over(device: Arc<TestDevice>) -> (Arc<TestDevice>, Arc<Export>, Arc<T
     let aligned = Aligned::to_bytes(device.clone(), &Budget::new(Budget::UNLIMITED)).unwrap();
     let export = Arc::new(Export::new("ram0", aligned).unwrap());
     let toy = Arc::<Toy>::default();
-    let catalog = Arc::new(ToyCatalog(toy.clone()));
-    let tree = Arc::new(Tree::new(1000, 100, 7).with_class(catalog.clone()));
-    tree.add(export.clone(), vec![toy.folder()], catalog);
+    let server = Arc::new(ToyServer(toy.clone()));
+    let tree = Arc::new(Tree::new(1000, 100, 7).with_class(server.clone()));
+    tree.add(export.clone(), vec![toy.folder()], server);
     (device, export, tree, toy)
 }
 

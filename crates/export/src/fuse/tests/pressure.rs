@@ -1,6 +1,6 @@
 //! Answers that take their time, and limits.
 
-use super::super::PAYLOAD_OFFSET;
+use super::super::config::PAYLOAD_OFFSET;
 use super::kernel::message;
 use super::*;
 use spillway_core::buffer::bytes_for;

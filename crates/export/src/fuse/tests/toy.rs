@@ -1,4 +1,4 @@
-//! A part with two attributes, and a catalog that changes them, and adds devices: at once, or once it is told to finish. The fuzzer of the session uses it
+//! A part with two attributes, and a server that changes them, and adds devices: at once, or once it is told to finish. The fuzzer of the session uses it
 //! too, so it names this crate as others do.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use spillway_core::attribute::Type;
 use spillway_core::sync::{AtomicBool, AtomicU64, Ordering, WaitList};
 use spillway_core::{Answer, Attribute, Attributes, Error, Excerpt, Kind, Spec, Table, Value};
-use spillway_export::control::{AttributeRow, Catalog, DeviceRow, Operation, ServerVersion, Shown, value_of};
+use spillway_export::control::{DeviceChanges, Operation, value_of};
 use spillway_export::fuse::Folder;
 
 /// Devices that are added at most.
@@ -82,30 +82,10 @@ impl Toy {
     }
 }
 
-/// The catalog of one device, `ram0`.
-pub(super) struct ToyCatalog(pub(super) Arc<Toy>);
+/// The server of one device, `ram0`.
+pub(super) struct ToyServer(pub(super) Arc<Toy>);
 
-impl Catalog for ToyCatalog {
-    fn version(&self) -> ServerVersion {
-        unreachable!("a mount does not ask")
-    }
-
-    fn server(&self) -> Vec<(AttributeRow, Shown)> {
-        unreachable!("a mount does not ask")
-    }
-
-    fn devices(&self) -> Vec<DeviceRow> {
-        unreachable!("a mount does not ask")
-    }
-
-    fn attributes(&self, _: &str) -> Result<Vec<AttributeRow>, Error> {
-        unreachable!("a mount does not ask")
-    }
-
-    fn get(&self, _: &str, _: &str, _: u64) -> Result<Shown, Error> {
-        unreachable!("a mount does not ask")
-    }
-
+impl DeviceChanges for ToyServer {
     fn change(&self, operation: Operation) -> Answer<Result<(), Error>> {
         let Operation::Set { device, attribute, value } = operation else { panic!("{operation:?}") };
         assert_eq!(device, "ram0");

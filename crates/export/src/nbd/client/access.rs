@@ -8,9 +8,7 @@ use std::task::Poll;
 use spillway_core::buffer::Shared;
 use spillway_core::storage::Moved;
 use spillway_core::sync::{AtomicBool, GroupFlush, Ordering};
-use spillway_core::{
-    BlockSize, ByteRange, Charge, Extent, FallocateMode, Geometry, IoBuf, Kind, Workspace, mutant,
-};
+use spillway_core::{ByteRange, Charge, Extent, FallocateMode, Geometry, IoBuf, Kind, Workspace, mutant};
 
 use super::call::{Answered, Body, JournalEffect};
 use super::journal::Content;
@@ -277,12 +275,14 @@ impl Access {
         let asked = ByteRange::new(range.offset, range.len.min(RANGE_LEN_MAX));
         let body = Body::Status { extents: Vec::new(), count_max };
         let answered = self.link.call(cmd::BLOCK_STATUS, 0, asked, body, JournalEffect::Nothing).await;
-        let Body::Status { mut extents, .. } = answered.body else {
+        let Body::Status { extents, .. } = answered.body else {
             unreachable!("an answer has the body of its call")
         };
         answered.result?;
-        shorten(&mut extents, range.len, self.geometry.block_size);
-        Ok(extents)
+        let mut whole = Vec::new();
+        Extent::append_in_blocks(&extents, range, self.geometry.block_size.bytes(), &mut whole);
+        whole.truncate(count_max);
+        Ok(whole)
     }
 }
 
@@ -293,21 +293,5 @@ impl Drop for Freeing {
     fn drop(&mut self) {
         let before = self.0.freeing.swap(false, Ordering::Release);
         assert!(before, "a flush that frees room ends and has not begun");
-    }
-}
-
-/// Cuts a list that reaches past `room`, and makes its pieces whole blocks: one that begins or ends within a block gives that
-/// block to stored data.
-fn shorten(extents: &mut Vec<Extent>, room: u64, block: BlockSize) {
-    let mut left = room;
-    for extent in extents.iter_mut() {
-        extent.len = extent.len.min(left);
-        left -= extent.len;
-    }
-    extents.retain(|extent| extent.len > 0);
-    let mask = block.bytes() - 1;
-    if extents.iter().any(|extent| extent.len & mask != 0) {
-        let whole: u64 = extents.iter().map(|extent| extent.len).sum();
-        *extents = vec![Extent::stored((whole & !mask).max(block.bytes()))];
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct PendingCall {
     pub(super) replayed: bool,
     /// When a connection took it, the first that did.
     pub(super) first_sent: Option<Duration>,
+    /// It was the oldest of all when connections were lost.
+    pub(super) left: bool,
     /// Until it is answered.
     report: Option<Report<Answered>>,
 }
@@ -67,8 +69,8 @@ impl PendingCall {
     ) -> (Self, Job<Answered>) {
         let (answering, report) = Job::new();
         let report = Some(report);
-        let call = Self { command, flags, range, body, effect, replayed: false, first_sent: None, report };
-        (call, answering)
+        let (replayed, first_sent, left) = (false, None, false);
+        (Self { command, flags, range, body, effect, replayed, first_sent, left, report }, answering)
     }
 
     /// Whether it is a change that makes nothing durable. A failure of one that does may cost what was acknowledged before.

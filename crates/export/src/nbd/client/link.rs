@@ -36,8 +36,6 @@ pub(super) struct LinkState {
     pub(super) opened: u64,
     /// From when on calls wait for a connection, by the clock of the world.
     pub(super) waits_since: Duration,
-    /// When the oldest call was first sent that the last connections have left unanswered.
-    pub(super) left_since: Option<Duration>,
     /// How long they do, and since when that is so.
     timeout: Option<Duration>,
     pub(super) timeout_since: Duration,

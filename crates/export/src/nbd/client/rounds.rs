@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use spillway_core::env::within;
-use spillway_core::sync::Ordering;
+use spillway_core::sync::{Mutex, Ordering};
 use spillway_core::{Kind, mutant};
 
 use super::call::PendingCall;
@@ -178,9 +178,13 @@ impl Link {
 
     /// Whether the last connections have left the same call unanswered as those before them, the oldest of all.
     pub(super) fn is_stuck(&self) -> bool {
-        let mut state = self.state.lock();
-        let before = std::mem::replace(&mut state.left_since, self.oldest_since());
-        before.is_some() && state.left_since == before
+        let Some(since) = self.oldest_since() else { return false };
+        let was_left = |channel: &Mutex<Channel>| {
+            let mut channel = channel.lock();
+            let oldest = channel.calls.iter_mut().find(|call| call.first_sent == Some(since))?;
+            Some(std::mem::replace(&mut oldest.left, true))
+        };
+        self.channels.iter().find_map(was_left) == Some(true)
     }
 
     fn fail_old_calls(&self) {

@@ -8,19 +8,13 @@ use spillway_core::Extent;
 use spillway_core::contract::Wakes;
 use spillway_core::session::{Intake, Session};
 
+pub(super) use super::super::reply::ReplyStyle as Style;
 use super::super::wire::{
     self, ChunkHeader, HeaderStyle, OptionHeader, OptionReplyHeader, Reader, ReplyHeader, RequestHeader,
     chunk, cmd, cmd_flag, opt, rep,
 };
 use super::super::{Config, NbdSession};
 use crate::Exports;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
-    Simple,
-    Structured,
-    Extended,
-}
 
 /// A reply, whatever it looked like on the wire.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! Files that are made by being opened.
 
-use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +9,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::{FlockOperation, flock, fstat};
 use spillway_core::Kind;
 
-use super::{Scratch, must, open_device};
+use super::{Mounted, Scratch, open_device, openings};
 use crate::file::holders::are_dead;
 use crate::file::lock::{LOCK_TRIES, LockAttempts, lock_pausing};
 use crate::file::{Direct, FileOptions, open};
@@ -105,7 +104,7 @@ fn outlives_its_file(scratch: &Scratch, made: u64) -> bool {
     file.lock().unwrap();
     std::thread::scope(|scope| {
         let opener = scope.spawn(|| open(&scratch.options()));
-        while !opener.is_finished() && openings(scratch) < 2 {
+        while !opener.is_finished() && openings(&scratch.0) < 2 {
             std::thread::yield_now();
         }
         std::fs::remove_file(&scratch.0).unwrap();
@@ -121,12 +120,6 @@ fn outlives_its_file(scratch: &Scratch, made: u64) -> bool {
             }
         }
     })
-}
-
-/// Descriptors of this process on the file.
-fn openings(scratch: &Scratch) -> usize {
-    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    descriptors.filter(|one| std::fs::read_link(one.path()).is_ok_and(|path| path == scratch.0)).count()
 }
 
 /// With one that takes back what it makes in every other round.
@@ -150,31 +143,11 @@ fn race(spoiled: bool) {
     assert_eq!(std::fs::metadata(&scratch.0).expect("it is at its path").len(), 4 << 20);
 }
 
-/// A file system in RAM, mounted with `options`.
-struct Mounted(Scratch);
-
-impl Mounted {
-    fn with(options: &str) -> Self {
-        let folder = Scratch::new();
-        std::fs::create_dir(&folder.0).unwrap();
-        let words = ["-t", "tmpfs", "-o", options, "none"].map(OsStr::new);
-        must("mount", &[&words[..], &[folder.0.as_os_str()]].concat());
-        Self(folder)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        must("umount", &["--lazy".as_ref(), self.0.0.as_os_str()]);
-        std::fs::remove_dir(&self.0.0).unwrap();
-    }
-}
-
 #[test]
 fn a_file_that_cannot_be_made_is_a_refusal_with_the_way_out() {
     let scratch = Scratch::new();
     std::fs::write(&scratch.0, "").unwrap();
-    let (read_only, full) = (Mounted::with("ro"), Mounted::with("nr_inodes=1"));
+    let (read_only, full) = (Mounted::of("tmpfs", "ro"), Mounted::of("tmpfs", "nr_inodes=1"));
     let path = |path: &str| PathBuf::from(path);
     for (path, kind, words) in [
         (std::env::temp_dir().join("none-here/spill"), Kind::NotFound, "none-here does not exist: create it"),

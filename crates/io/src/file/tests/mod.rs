@@ -1,6 +1,7 @@
 //! The contract and the promises of the module's head, on real files.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -136,14 +137,8 @@ impl Loop {
 
     /// Over a file on a file system of its own, which is there as long as the device.
     fn over_a_mount(kind: &str, options: &str) -> Self {
-        let folder = Scratch::new();
-        std::fs::create_dir(&folder.0).unwrap();
-        let words = ["-t", kind, "-o", options, "none"].map(std::ffi::OsStr::new);
-        must("mount", &[&words[..], &[folder.0.as_os_str()]].concat());
-        let device = Self::over(Scratch::in_folder(folder.0.clone()));
-        must("umount", &["--lazy".as_ref(), folder.0.as_os_str()]);
-        std::fs::remove_dir(&folder.0).unwrap();
-        device
+        let mounted = Mounted::of(kind, options);
+        Self::over(Scratch::in_folder(mounted.0.0.clone()))
     }
 
     /// What has reached the medium: nothing of the device's page cache is in here.
@@ -164,7 +159,7 @@ impl Loop {
 }
 
 /// Runs what prepares a test as root; returns what it says.
-fn must(program: &str, arguments: &[&std::ffi::OsStr]) -> String {
+fn must(program: &str, arguments: &[&OsStr]) -> String {
     let done = Command::new(program).args(arguments).output();
     let done = done.unwrap_or_else(|error| panic!("this test needs {program} (package mount): {error}"));
     let said = String::from_utf8_lossy(&done.stderr);
@@ -199,15 +194,10 @@ fn keeps_the_contract_on_a_block_device() {
 #[test]
 fn a_lost_writeback_is_told_to_a_sync_whatever_other_calls_were_told() {
     let full = Loop::over_a_mount("tmpfs", "size=1m");
-    let opened_by_this_process = |path: &std::path::Path| {
-        let all = std::fs::read_dir("/proc/self/fd").unwrap();
-        all.filter(|entry| std::fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path))
-            .count()
-    };
     for (direct, count) in [(Direct::On, 1), (Direct::Off, 2)] {
         let _opened =
             open(&FileOptions { path: full.path.clone(), direct, ..FileOptions::default() }).unwrap();
-        assert_eq!(opened_by_this_process(&full.path), count, "{direct:?}");
+        assert_eq!(openings(&full.path), count, "{direct:?}");
     }
     let options = FileOptions { path: full.path.clone(), direct: Direct::Off, ..FileOptions::default() };
     let claim = Claim::take(&options).unwrap();
@@ -231,16 +221,31 @@ fn a_lost_writeback_is_told_to_a_sync_whatever_other_calls_were_told() {
     assert_eq!(local.block_on(file.sync()), Ok(()), "once");
 }
 
-/// A file system that goes with the test.
+/// Descriptors of this process on a file.
+fn openings(path: &Path) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    descriptors.filter(|one| std::fs::read_link(one.path()).is_ok_and(|to| to == path)).count()
+}
+
+/// A file system that goes out of sight with this.
 struct Mounted(Scratch);
 
 impl Mounted {
+    /// One without a device.
+    fn of(kind: &str, options: &str) -> Self {
+        Self::by(&["-t", kind, "-o", options, "none"].map(OsStr::new))
+    }
+
     /// ext4 on that device.
-    fn new(device: &Loop) -> Self {
+    fn on(device: &Loop) -> Self {
         must("mkfs.ext4", &["-q".as_ref(), "-O".as_ref(), "^has_journal".as_ref(), device.path.as_os_str()]);
+        Self::by(&[device.path.as_os_str()])
+    }
+
+    fn by(words: &[&OsStr]) -> Self {
         let folder = Scratch::new();
         std::fs::create_dir(&folder.0).unwrap();
-        must("mount", &[device.path.as_os_str(), folder.0.as_os_str()]);
+        must("mount", &[words, &[folder.0.as_os_str()]].concat());
         Self(folder)
     }
 }
@@ -256,7 +261,7 @@ impl Drop for Mounted {
 #[test]
 fn what_could_not_be_written_out_is_not_there_for_the_next_process() {
     let full = Loop::over_a_mount("tmpfs", "size=1m");
-    let folder = Mounted::new(&full);
+    let folder = Mounted::on(&full);
     let options = FileOptions {
         path: folder.0.0.join("file"),
         create: Some(2 << 20),

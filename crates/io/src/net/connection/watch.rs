@@ -4,9 +4,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::task::Context;
 
-use compio::runtime::Runtime;
-
 use crate::runtime::op::{Awaited, Readiness};
+use crate::runtime::turns::is_polling;
 
 /// Waits for a hang-up from the first look on, where the driver can.
 pub(super) struct Watch {
@@ -17,8 +16,7 @@ pub(super) struct Watch {
 impl Watch {
     /// On the thread that serves the connection.
     pub(super) fn new() -> Self {
-        let polling_driver = Runtime::with_current(|runtime| runtime.driver_type().is_polling());
-        Self { polling_driver, hung_up: None }
+        Self { polling_driver: is_polling(), hung_up: None }
     }
 
     /// Whether the peer of `socket` has gone. Where not, it wakes the task.

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -88,7 +89,7 @@ fn who_is_woken_by_another_task_does_not_wait_for_the_ring() {
             let mut ended = Awaited::new(&awaited, Readiness::Readable);
             poll_fn(move |context| {
                 *known.lock() = Some(context.waker().clone());
-                let poll = ended.poll(context);
+                let poll = Pin::new(&mut ended).poll(context);
                 sees.send(poll.is_ready()).unwrap();
                 poll
             })
@@ -111,7 +112,6 @@ fn who_is_woken_by_another_task_does_not_wait_for_the_ring() {
 
 /// A turn of a task whose client has answered.
 async fn turn_of(event: &Arc<OwnedFd>) {
-    let mut answered = Awaited::new(event, Readiness::Readable);
-    poll_fn(|context| answered.poll(context)).await;
+    Awaited::new(event, Readiness::Readable).await;
     read(event, &mut [0; 8]).unwrap();
 }

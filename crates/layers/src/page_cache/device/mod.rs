@@ -46,9 +46,6 @@ pub(super) struct Core {
     pub(super) zones: Zones,
     /// Blocks that are dirty, being written back, or about to become dirty.
     pub(super) unsaved: Semaphore,
-    /// Blocks that are dirty, and those that are being written back.
-    pub(super) dirty: AtomicU64,
-    pub(super) moving: AtomicU64,
     /// Background reclaim.
     pub(super) reclaim: Work,
     /// Of each shard.
@@ -70,6 +67,8 @@ pub(super) struct Core {
     pub(super) works: Works,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
+    /// A batch of the engine has failed: the next is one that is not past its deadline, if any is to be written.
+    pub(super) others_first: AtomicBool,
     pub(super) streams: AccessStreams,
     /// Of the device below.
     pub(super) meter: Arc<Meter>,
@@ -283,10 +282,7 @@ impl Core {
                 "free memory of zone {zone} is counted"
             );
         }
-        let dirty: u64 = shards.iter().flatten().map(|zone| zone.0).sum();
-        let moving: u64 = shards.iter().flatten().map(|zone| zone.1).sum();
-        assert_eq!(dirty, self.dirty.load(Ordering::Relaxed), "dirty blocks are counted");
-        assert_eq!(moving, self.moving.load(Ordering::Relaxed), "blocks that are written back are counted");
-        assert!(dirty + moving <= self.unsaved.used(), "what is not below is counted");
+        let unsaved = self.zones.dirty() + self.zones.moving();
+        assert!(unsaved <= self.unsaved.used(), "what is not below is counted");
     }
 }

@@ -178,7 +178,7 @@ impl Folios {
 
     /// The slot of a folio of `zone` that can leave, if one of those looked at can; it is to be removed.
     pub(super) fn leaving(&mut self, zone: usize, slice: &mut Slice) -> Option<u32> {
-        self.zones[zone].leaving(slice)
+        self.zones[zone].leaving(slice, |_| ())
     }
 
     /// The folio of a slot of `zone` leaves.

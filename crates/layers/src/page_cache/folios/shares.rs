@@ -1,6 +1,5 @@
 //! What a shard has of a zone: memory, folios by slot, in the order in which they leave, and what has happened to them.
 
-use std::cell::Cell;
 use std::ops::{AddAssign, Range};
 use std::sync::Arc;
 
@@ -120,51 +119,6 @@ impl Residents for Slots {
     fn was_used(&self, slot: u32) -> bool {
         !self.at(slot).is_unread()
     }
-
-    fn may_leave(&self, slot: u32) -> bool {
-        self.at(slot).is_idle()
-    }
-}
-
-/// The folios of a zone while one is sought that can leave.
-pub(crate) struct EvictionScan<'a> {
-    pub(crate) slots: &'a Slots,
-    looks: Cell<u32>,
-}
-
-impl<'a> EvictionScan<'a> {
-    pub(crate) fn new(slots: &'a Slots) -> Self {
-        Self { slots, looks: Cell::new(0) }
-    }
-
-    /// Counts what was looked at.
-    pub(crate) fn count(&self, slice: &mut Slice) {
-        slice.count(self.looks.get() * LOOK);
-    }
-}
-
-impl Residents for EvictionScan<'_> {
-    fn name(&self, slot: u32) -> u64 {
-        self.slots.name(slot)
-    }
-
-    fn was_used(&self, slot: u32) -> bool {
-        self.slots.was_used(slot)
-    }
-
-    fn mark(&self, slot: u32) -> u32 {
-        self.slots.mark(slot)
-    }
-
-    fn set_mark(&self, slot: u32, mark: u32) {
-        self.slots.set_mark(slot, mark);
-    }
-
-    fn may_leave(&self, slot: u32) -> bool {
-        note(LOOK);
-        self.looks.set(self.looks.get() + 1);
-        self.slots.may_leave(slot)
-    }
 }
 
 /// What has happened in a zone, or a shard's part of it, since the cache was opened. Accesses are those of clients: readahead and write-back
@@ -199,7 +153,7 @@ impl AddAssign for Traffic {
 pub(crate) const BYTES_SPARE: u64 = CHUNK as u64 * SLOT_BYTES + S3Fifo::BYTES_SPARE;
 
 /// Folios looked at for one that can leave.
-pub(crate) const LOOKS: u32 = 64;
+const LOOKS: u32 = 64;
 
 /// See the head of this file.
 pub(crate) struct Share {
@@ -238,12 +192,17 @@ impl Share {
         slot
     }
 
-    /// The slot of a folio that can leave, if one of those looked at can; it is to be removed.
-    pub(crate) fn leaving(&mut self, slice: &mut Slice) -> Option<u32> {
-        let scan = EvictionScan::new(&self.slots);
-        let slot = self.eviction.evict(LOOKS, &scan);
-        scan.count(slice);
-        slot
+    /// The slot of a folio that can leave, if one of those looked at can, each of which `seen` is given; it is to be removed.
+    pub(crate) fn leaving(&mut self, slice: &mut Slice, mut seen: impl FnMut(&Folio)) -> Option<u32> {
+        let slots = &self.slots;
+        let may_leave = |slot| {
+            note(LOOK);
+            slice.count(LOOK);
+            let folio = slots.at(slot);
+            seen(folio);
+            folio.is_idle()
+        };
+        self.eviction.evict(LOOKS, slots, may_leave)
     }
 
     /// The folio of a slot leaves.

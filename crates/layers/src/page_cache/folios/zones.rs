@@ -87,6 +87,16 @@ impl Zones {
         self.sum(|zone| zone.free.load(Ordering::Relaxed))
     }
 
+    /// Blocks that are dirty. Counted and read in one order with who waits for room: a writer sees them, or the engine its blocks.
+    pub(crate) fn dirty(&self) -> u64 {
+        self.sum(|zone| zone.dirty.load(Ordering::SeqCst))
+    }
+
+    /// Blocks that are being written back.
+    pub(crate) fn moving(&self) -> u64 {
+        self.sum(|zone| zone.moving.load(Ordering::Relaxed))
+    }
+
     /// The zones in the order in which they are asked for memory.
     pub(crate) fn order(&self) -> impl Iterator<Item = usize> + Clone + use<> {
         let count = self.len();
@@ -141,7 +151,7 @@ impl Zones {
 
     /// Blocks have become dirty.
     pub(crate) fn dirtied(&self, zone: u8, blocks: u64) {
-        self.kept[usize::from(zone)].dirty.fetch_add(blocks, Ordering::Relaxed);
+        self.kept[usize::from(zone)].dirty.fetch_add(blocks, Ordering::SeqCst);
     }
 
     /// Dirty blocks are on their way.

@@ -100,6 +100,21 @@ fn a_stop_loses_what_cannot_be_written_alone_and_names_it() {
     assert_eq!((read, after.read(3, 1)), (vec![vec![8; 2]; 3], vec![0]));
 }
 
+/// A flush waits for what cannot be written, which is tried again and again. The rest is not due for a day.
+#[test]
+fn what_fails_at_once_keeps_nothing_else_from_being_written_back() {
+    let house = House::new(&Config { dirty_expire: 86_400_000, ..mebibyte() });
+    *house.below.full.lock() = Some(ByteRange::new(3 * BLOCK as u64, 1));
+    house.write(3, 7, 1);
+    assert_eq!(house.ask(Request::flush()).result, Err(Kind::NoSpace));
+    (1..4).for_each(|region| house.write(region * 512, 8, 2));
+    let begun = house.world.now();
+    house.set("dirty_background_ratio", "0");
+    house.until("the rest below", || house.number("unsaved_bytes") == BLOCK as u64);
+    let took = house.world.now() - begun;
+    assert!(took < Duration::from_secs(3600), "it was written back after {took:?}");
+}
+
 /// What lies beside it is written with it, as far as it can be.
 #[test]
 fn a_block_that_cannot_be_written_takes_no_neighbour_with_it() {

@@ -218,11 +218,11 @@ impl Storm {
         let (buffers, copies) = (&core.streams.buffers, &core.batches);
         house.until("an answer to each", || open.get() == 0);
         house.until("the end of windows", || core.streams.found.lock().under_way() == 0);
-        house.until("the end of batches", || core.moving.load(Ordering::Relaxed) == 0);
+        house.until("the end of batches", || core.zones.moving() == 0);
         house.until("the end of buffers", || buffers.try_take(buffers.bytes()).is_some());
         house.until("the end of copies", || copies.try_take(copies.bytes()).is_some());
         assert!(core.outside.is_empty(), "seed {seed}: a range is held");
-        assert_eq!(core.unsaved.used(), core.dirty.load(Ordering::Relaxed), "seed {seed}");
+        assert_eq!(core.unsaved.used(), core.zones.dirty(), "seed {seed}");
         let waited_for = core.pressure.iter().any(|pressure| pressure.room.is_waited_for());
         assert!(!waited_for && core.unsaved.waiting() == 0, "seed {seed}: a writer waits");
         assert_eq!((house.stop(), core.unsaved.used()), (Ok(()), 0), "seed {seed}");

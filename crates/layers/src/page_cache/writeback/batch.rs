@@ -86,20 +86,15 @@ impl Core {
         dirty: Vec<ByteRange>,
     ) -> Batch {
         let unit = u64::from(self.below.geometry().optimal_io);
-        let (mut runs, mut all) = (Vec::new(), 0);
+        let mut runs = Vec::new();
         for run in dirty {
             for piece in shard.pieces(run) {
                 let folio = shard.get_mut(piece.folio.unit).expect("it has dirty blocks");
-                let blocks = piece.blocks.len() as u64;
+                self.zones.begun(folio.zone(), piece.blocks.len() as u64);
                 folio.state.begin_writeback(piece.blocks);
-                self.zones.begun(folio.zone(), blocks);
-                all += blocks;
             }
             runs.extend(writes_of(run, unit));
         }
-        let before = self.dirty.fetch_sub(all, Ordering::Relaxed);
-        assert!(before >= all, "{all} dirty blocks of {before}");
-        self.moving.fetch_add(all, Ordering::Relaxed);
         let runs = runs.into_iter().map(|run| (run, false)).collect();
         let (core, end) = (self.clone(), BatchEnd::Withdrawn);
         Batch { core, region, runs, in_parts: false, queued: None, end, dropped: false, ended: false }
@@ -126,9 +121,6 @@ impl Core {
                 }
             }
             shard.dirty.ended(batch.region, batch.end, again);
-            self.dirty.fetch_add(again, Ordering::Relaxed);
-            let before = self.moving.fetch_sub(blocks, Ordering::Relaxed);
-            assert!(before >= blocks, "{blocks} blocks end of {before} that are written back");
             let takes = batch.dropped && !self.writeback.has_ended();
             let takes = takes && shard.dirty.is_due(batch.region, self.due());
             takes.then(|| self.batch(&mut shard, batch.region))
@@ -137,7 +129,7 @@ impl Core {
         self.unsaved.give(blocks - again);
         self.ended();
         // The region can be taken again, where it was not when the engine looked.
-        if self.dirty.load(Ordering::Relaxed) > 0 {
+        if self.zones.dirty() > 0 {
             self.writeback.kick();
         }
         rest

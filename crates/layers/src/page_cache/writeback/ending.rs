@@ -49,7 +49,7 @@ impl Core {
 
     /// What the device below has not, and what becomes of it.
     fn shortfall(&self, kind: Kind, fate: &str) -> String {
-        let (blocks, errno) = (self.dirty.load(Ordering::Relaxed), kind.errno_name());
+        let (blocks, errno) = (self.zones.dirty(), kind.errno_name());
         if blocks == 0 {
             return format!(
                 "a flush below the page cache failed ({errno}): what it has written back may be lost"

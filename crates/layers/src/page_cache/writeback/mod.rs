@@ -47,7 +47,7 @@ impl Source for Core {
 
     fn goal(&self) -> Goal {
         let due = self.due();
-        if self.dirty.load(Ordering::SeqCst) == 0 {
+        if self.zones.dirty() == 0 {
             return Goal::Rest;
         }
         match self.is_above_background() || self.is_waited_for() {
@@ -102,6 +102,7 @@ impl Source for Core {
     }
 
     fn failed(&self, kind: Kind) {
+        self.others_first.store(true, Ordering::Relaxed);
         self.fail("writing back", kind);
     }
 }
@@ -133,21 +134,30 @@ impl Core {
     }
 
     /// The next region for `goal`: those past their deadline first, then those of shards that need memory. Of others only as many are
-    /// written as may not stay dirty, or as writers of any shard wait for.
+    /// written as may not stay dirty, or as writers of any shard wait for. After a failure all of them come before what is past its
+    /// deadline: that would be found again, where the device below fails it at once, and nothing else ever.
     fn next_in_turn(&self, goal: Goal) -> Option<RegionNumber> {
-        self.next_region(self.due(), |_| true).or_else(|| {
+        let due = || self.next_region(self.due(), |_| true);
+        if self.others_first.swap(false, Ordering::Relaxed) {
+            return self.next_other(goal).or_else(due);
+        }
+        due().or_else(|| {
             self.have_looked_at_ages();
-            if let Goal::Aged(before) = goal {
-                return self.next_region(Stamp(before), |_| true);
-            }
-            let needed = self.next_region(Stamp::MAX, |shard| self.pressure[shard].is_wanting());
-            let any = self.is_above_background() || self.unsaved.waiting() > 0;
-            needed.or_else(|| any.then(|| self.next_region(Stamp::MAX, |_| true)).flatten())
+            self.next_other(goal)
         })
     }
 
+    fn next_other(&self, goal: Goal) -> Option<RegionNumber> {
+        if let Goal::Aged(before) = goal {
+            return self.next_region(Stamp(before), |_| true);
+        }
+        let needed = self.next_region(Stamp::MAX, |shard| self.pressure[shard].is_wanting());
+        let any = self.is_above_background() || self.unsaved.waiting() > 0;
+        needed.or_else(|| any.then(|| self.next_region(Stamp::MAX, |_| true)).flatten())
+    }
+
     fn is_above_background(&self) -> bool {
-        self.dirty.load(Ordering::Relaxed) > self.background()
+        self.zones.dirty() > self.background()
     }
 
     /// Has what is too old written back; whether something is unsaved that becomes so.

@@ -149,7 +149,7 @@ impl Store {
         self.stopped.store(true, Ordering::Relaxed);
         let mut written = Ok(());
         for at in self.superblocks() {
-            written = written.and(self.insist(async || self.write_superblock(at, found).await).await);
+            written = written.and(self.write_superblock(at, found).await);
         }
         match written {
             Ok(()) => error,

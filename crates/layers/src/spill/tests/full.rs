@@ -105,7 +105,7 @@ fn cleaning_waits_for_room_on_the_host_as_other_writes_do() {
             |nth| Fault { call: Some(Call::Write), nth, effect: Effect::Fail(Kind::NoSpace), sticky: false };
         let plan = Plan { faults: (first..first + 20).map(fault).collect(), ..Plan::default() };
         let Ok((house, _)) = open(medium(), &settings(), plan, 3) else { continue };
-        house.store.wait_for_room(Duration::from_secs(300));
+        house.store.wait_for_room(Duration::from_secs(300), || ());
         let mut next = 0;
         while house.spill(vec![(next, bytes(next.into(), 4096))]).1.is_ok() {
             next += 1;

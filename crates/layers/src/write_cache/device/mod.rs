@@ -63,6 +63,8 @@ pub(super) struct Core {
     pub(super) space: Space,
     pub(super) journal: Journal,
     pub(super) writeback: Writeback<Core>,
+    /// Batches that were dropped and end by themselves.
+    pub(super) ending: AtomicU64,
     pub(super) decisions: Decisions,
     pub(super) works: Works,
     pub(super) laps: Laps,

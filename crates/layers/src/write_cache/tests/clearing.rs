@@ -296,3 +296,53 @@ fn a_long_write_gives_way() {
     assert_eq!(core.journal.uncommitted(), 0);
     large.world.power_off();
 }
+
+/// Begins to discard everything, and withdraws that once it has come `far`.
+fn withdraw(large: &Large, far: impl Fn() -> bool) {
+    let discard = Request::bare(Op::Discard, ByteRange::new(0, BLOCKS * SMALL));
+    let mut answer = Box::pin(async { Seam::new(large.cache.clone()).submit(discard).await });
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while !far() {
+        assert!(answer.as_mut().poll(&mut context).is_pending(), "it has slices to go");
+        large.world.go_on();
+    }
+}
+
+/// The origin has its zeroes already, or not: what it has taken is replaced, or as it was.
+#[test]
+fn a_discard_that_is_withdrawn_gives_way() {
+    const SLICE: u32 = crate::write_cache::index::LOOKS as u32;
+    for replaced in [65_536, 0] {
+        let large = Large::new(5);
+        large.write_all();
+        large.flush();
+        let index = &large.cache.core.index;
+        withdraw(&large, || match replaced {
+            0 => index.writing_back() > 20 * SLICE,
+            _ => u64::from(index.held()) < BLOCKS,
+        });
+        let mut before = index.writing_back();
+        assert!(before > 20 * SLICE, "{before} blocks are left to be told of");
+        while before > 0 {
+            assert!(large.world.go_on());
+            let left = index.writing_back();
+            assert!(before - left <= SLICE, "{before} to {left} in one step");
+            before = left;
+        }
+        assert_eq!(u64::from(index.held()), BLOCKS - replaced);
+        large.world.power_off();
+    }
+}
+
+/// Nothing of it is left to be written afterwards.
+#[test]
+fn a_cache_is_closed_after_discards_that_were_withdrawn() {
+    let large = Large::new(5);
+    large.write_all();
+    large.flush();
+    let core = &large.cache.core;
+    withdraw(&large, || u64::from(core.index.held()) < BLOCKS);
+    assert_eq!(large.world.run(Answer::pending(large.cache.close())), Ok(()));
+    assert_eq!((core.index.writing_back(), core.journal.work.is_idle()), (0, true));
+    large.world.power_off();
+}

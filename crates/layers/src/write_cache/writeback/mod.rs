@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use spillway_core::sync::Room;
-use spillway_core::{IoBuf, Kind, LocalFuture, Op, Request, mutant};
+use spillway_core::sync::{Ordering, Room};
+use spillway_core::{IoBuf, Kind, LocalFuture, Op, Place, Request, mutant, task};
 use spillway_policy::islands::{self, Neighbour};
 use spillway_policy::lap::{Lap, LapEnd};
 use spillway_policy::watermarks::{Goal, free_at};
@@ -40,6 +40,8 @@ pub(super) struct Batch {
     core: Arc<Core>,
     victims: Vec<Victim>,
     outcome: Outcome,
+    /// It was dropped, and ends by itself.
+    dropped: bool,
 }
 
 /// How versions have left, or not.
@@ -55,11 +57,7 @@ enum Outcome {
 
 impl Batch {
     pub(super) fn new(core: Arc<Core>, victims: Vec<Victim>) -> Self {
-        Self { core, victims, outcome: Outcome::Withdrawn }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.victims.is_empty()
+        Self { core, victims, outcome: Outcome::Withdrawn, dropped: false }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -73,6 +71,11 @@ impl Batch {
     /// Tells the index in slices that all of it is replaced.
     pub(super) async fn end_replaced(mut self) {
         self.outcome = Outcome::Replaced;
+        self.end().await;
+    }
+
+    /// Tells the index in slices how it ended.
+    async fn end(mut self) {
         while self.victims.len() > LOOKS {
             let some = self.victims.split_off(self.victims.len() - LOOKS);
             self.core.end_write_back(&some, self.outcome);
@@ -84,6 +87,12 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
+        if self.victims.len() > LOOKS && !self.dropped {
+            self.core.ending.fetch_add(1, Ordering::SeqCst);
+            let (core, victims) = (self.core.clone(), std::mem::take(&mut self.victims));
+            let rest = Self { core, victims, outcome: self.outcome, dropped: true };
+            return self.core.env.spawn(Place::Background, task(move || rest.end()));
+        }
         if !self.victims.is_empty() {
             self.core.end_write_back(&self.victims, self.outcome);
             self.core.changes.wake_all();
@@ -92,6 +101,12 @@ impl Drop for Batch {
             if self.outcome != Outcome::WrittenBack {
                 self.core.writeback.kick();
             }
+        }
+        if self.dropped {
+            // Last: who closes the cache then sees the committer at work.
+            let before = self.core.ending.fetch_sub(1, Ordering::SeqCst);
+            assert!(before > 0, "what ends was dropped");
+            self.core.changes.wake_all();
         }
     }
 }
@@ -325,6 +340,7 @@ impl Core {
         }
         self.counts.add(Count::WrittenBack, batch.victims.len() as u32);
         batch.outcome = Outcome::WrittenBack;
+        batch.end().await;
         Ok(())
     }
 

@@ -21,7 +21,7 @@ pub(crate) enum PageFilter {
 }
 
 impl PageFilter {
-    fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "idle" => PageFilter::Idle,
             "huge" => PageFilter::Huge,

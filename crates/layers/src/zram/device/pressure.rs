@@ -24,10 +24,11 @@ pub(crate) struct Pressure {
     pub(crate) left: AtomicU64,
     /// Pages leave, until the low watermark.
     pub(crate) leaves: AtomicBool,
-    /// The spill file had no room; until something of it is released, or something lands there.
-    full: AtomicBool,
-    /// When it is tried again all the same, in milliseconds: others may have made room in the file system that it lies on.
+    /// The spill file had no room, until something of it is released, or something lands there: when it is tried again all the same, in
+    /// milliseconds, for others may have made room in the file system that it lies on. 0 where it may have room.
     full_until: AtomicU64,
+    /// Batches wait for room in that file system; until something lands.
+    stalled: AtomicBool,
     /// Bytes that the hand has chosen, and that have not left yet.
     pub(crate) leaving: AtomicU64,
     /// Batches that are gathered or written, by command too.
@@ -72,7 +73,7 @@ impl Pressure {
     /// The device has a spill file from now on, of which nothing is known yet.
     pub(crate) fn begin(&self) {
         self.vain_laps.store(0, Ordering::Relaxed);
-        self.full.store(false, Ordering::Relaxed);
+        self.full_until.store(0, Ordering::Relaxed);
         *self.vain.lock() = None;
         if !mutant::on("zram: the daily limit forgets a new file") {
             self.daily.lock().written = 0;
@@ -104,7 +105,7 @@ impl Pressure {
     /// Nothing can leave: who waits for a batch is served by those that are on their way, or at once.
     pub(crate) fn nothing_leaves(&self) -> bool {
         // In this order, after an ask: a batch that ends after this look serves it.
-        let nothing = self.batches.load(Ordering::SeqCst) == 0;
+        let nothing = self.batches.load(Ordering::SeqCst) == 0 || self.is_stalled();
         if nothing {
             self.attempts.serve_all();
         }
@@ -122,25 +123,38 @@ impl Pressure {
 
     /// There was no room in the spill file; whether that is news.
     pub(crate) fn filled(&self, now: Duration) -> bool {
-        self.full_until.store((now + FULL_FOR).as_millis() as u64, Ordering::Relaxed);
-        !self.full.swap(true, Ordering::Relaxed)
+        self.full_until.swap((now + FULL_FOR).as_millis() as u64, Ordering::Relaxed) == 0
+    }
+
+    /// A batch waits for room on a full host, for minutes perhaps: nobody waits for it.
+    pub(crate) fn stall(&self) {
+        self.stalled.store(true, Ordering::SeqCst);
+        self.attempts.serve_all();
+    }
+
+    /// Whether batches wait for room on a full host.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::SeqCst)
     }
 
     /// Something of the spill file was released, or has landed there.
     pub(crate) fn has_found_room(&self) {
+        if self.is_stalled() {
+            self.stalled.store(false, Ordering::SeqCst);
+        }
         if self.is_full() {
-            self.full.store(false, Ordering::Relaxed);
+            self.full_until.store(0, Ordering::Relaxed);
         }
     }
 
     /// Whether there was no room when it was tried last.
     pub(crate) fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
+        self.full_until.load(Ordering::Relaxed) > 0
     }
 
     /// Whether there may be room.
     pub(crate) fn may_have_room(&self, now: Duration) -> bool {
-        !self.is_full() || now >= Duration::from_millis(self.full_until.load(Ordering::Relaxed))
+        now >= Duration::from_millis(self.full_until.load(Ordering::Relaxed))
     }
 
     /// Counts bytes by which a writer has made memory fuller, where so many are charged; whether it is to look how full that is.

@@ -8,7 +8,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use spillway_core::{Env, Place, mutant};
+use spillway_core::{Env, Place, mutant, task};
 use spillway_policy::compaction::{self, Compaction, PoolLoad};
 
 use super::slices::Caller;
@@ -30,7 +30,7 @@ const MOVES_PER_STEP: usize = 200;
 /// Starts the background task of a device; it ends when the device is gone.
 pub(crate) fn start(core: &Arc<Core>) {
     let (env, compactor, weak) = (core.env.clone(), core.compactor.clone(), Arc::downgrade(core));
-    core.env.spawn(Place::Compute, Box::new(move || Box::pin(run(env, compactor, weak))));
+    core.env.spawn(Place::Compute, task(move || run(env, compactor, weak)));
 }
 
 /// While it waits it holds nothing of the device, whose memory returns as soon as nobody else uses it.

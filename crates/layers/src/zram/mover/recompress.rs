@@ -105,12 +105,10 @@ impl RecompressOrder {
 }
 
 fn pages(value: &str) -> Result<PageFilter, Error> {
-    match value {
-        "idle" => Ok(PageFilter::Idle),
-        "huge" => Ok(PageFilter::Huge),
-        "huge_idle" => Ok(PageFilter::HugeIdle),
-        _ => Err(Error::invalid(format!("type={value} is not understood: write idle, huge or huge_idle"))),
-    }
+    let named = PageFilter::named(value).filter(|pages| *pages != PageFilter::Incompressible);
+    named.ok_or_else(|| {
+        Error::invalid(format!("type={value} is not understood: write idle, huge or huge_idle"))
+    })
 }
 
 fn number(word: &str, value: &str) -> Result<u64, Error> {

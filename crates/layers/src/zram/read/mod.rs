@@ -146,18 +146,15 @@ impl Core {
             slot.copy_into(&self.pool, &self.pages, cell, page);
             return Ok(work::COPY);
         }
-        let number = self.codecs.number(codec);
-        let known = &CODECS[number];
-        let units = known.decompress_units;
+        let known = &CODECS[self.codecs.number(codec)];
         if let Some(decompress) = known.at_once {
-            work::note(units);
+            work::note(known.decompress_units);
             decompress(slot.object(&self.pool, &self.pages, cell), page)?;
-            return Ok(units);
+            return Ok(known.decompress_units);
         }
         let bytes = slot.copy_to(&self.pool, &self.pages, cell, &mut loading.scratch);
         drop(slot);
-        self.decoders.decompress(number, bytes, page)?;
-        Ok(units)
+        self.decode(codec, bytes, page)
     }
 
     /// Turns an object that was copied into its page; returns the units of work.

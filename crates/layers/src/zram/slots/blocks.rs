@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use spillway_core::sync::{AtomicU64, Marks, Mutex, Ordering, RwLock, WORDS_A_PAGE, WordLocks, Words};
 use spillway_core::{Budget, Charge, Kind, Regions, mutant};
 
+use super::mark::Mark;
 use crate::zram::page::PAGE;
 use crate::zram::pool::cell::SlotIndex;
 use crate::zram::pool::pages::Pages;
@@ -91,6 +92,11 @@ impl<'a> SlotPage<'a> {
     #[inline]
     pub(crate) fn slot(&self, index: SlotIndex) -> &'a SlotWords {
         &self.slots[(u64::from(index.0) % PAGE_SLOTS) as usize]
+    }
+
+    /// What is known of a slot without its lock.
+    pub(crate) fn mark(&self, index: SlotIndex) -> Mark {
+        Mark::from_content(WordLocks::content(self.slot(index)[1].load(Ordering::Acquire)))
     }
 
     /// Whether a slot may hold something: else none does, and the page may cost nothing.

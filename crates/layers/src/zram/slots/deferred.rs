@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spillway_core::sync::{AtomicU32, Marks, Ordering, Permit, RwLock, Semaphore};
+use spillway_core::sync::{Marks, Permit, RwLock, Semaphore};
 use spillway_core::{Budget, Charge, Kind, mutant};
 
 use super::blocks::PAGE_SLOTS;
@@ -44,14 +44,11 @@ pub(crate) struct Deferred {
     places: RwLock<Places>,
     /// Held by who compresses deferred pages.
     turn: Semaphore,
-    /// Tasks that wait for the end of a lap.
-    waiting: AtomicU32,
 }
 
 impl Default for Deferred {
     fn default() -> Self {
-        let (places, waiting) = (RwLock::default(), AtomicU32::new(0));
-        Self { room: Semaphore::new(0), places, turn: Semaphore::new(1), waiting }
+        Self { room: Semaphore::new(0), places: RwLock::default(), turn: Semaphore::new(1) }
     }
 }
 
@@ -123,28 +120,17 @@ impl Deferred {
 
     /// Waits until nobody else makes a lap, and begins one.
     pub(crate) async fn lap(&self) -> DeferredLap<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = Waiting(&self.waiting);
         DeferredLap { _turn: self.turn.hold().await, deferred: self, next: 0, slots: 0..0, stays: false }
     }
 
     /// Whether a task waits until it can begin a lap.
     pub(crate) fn is_waited_for(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.turn.waiting() > 0
     }
 
     /// Asserts that `pages` have room: while no writer is at work.
     pub(crate) fn verify(&self, pages: u64) {
         assert_eq!(pages, self.pages(), "pages that are deferred, and their room");
-    }
-}
-
-struct Waiting<'a>(&'a AtomicU32);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let before = self.0.fetch_sub(1, Ordering::Relaxed);
-        assert!(before > 0, "what stops waiting has waited");
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use spillway_core::sync::{Ordering, WordLocks};
-
 use super::blocks::SlotPage;
 use super::mark::{Mark, Slot};
 use super::table::SlotTable;
@@ -25,7 +23,7 @@ impl SlotTable {
     }
 
     fn look_at(&self, page: SlotPage<'_>, index: SlotIndex, locks: &mut u32) -> Slot {
-        let mark = mark_of(page, index);
+        let mark = page.mark(index);
         if mark.is_same() {
             *locks += 1;
             return self
@@ -41,7 +39,7 @@ impl SlotTable {
         work::note(work::LOOK);
         let Some(page) = self.used_page(SlotIndex::new(range.start)) else { return work::LOOK };
         for index in range.map(SlotIndex::new) {
-            let mark = mark_of(page, index);
+            let mark = page.mark(index);
             if !mark.is_empty() {
                 see(index, mark);
             }
@@ -86,9 +84,4 @@ impl SlotTable {
         }
         work::LOOK + changes / work::LOCKS
     }
-}
-
-/// What is known of a slot without its lock.
-fn mark_of(page: SlotPage<'_>, index: SlotIndex) -> Mark {
-    Mark::from_content(WordLocks::content(page.slot(index)[1].load(Ordering::Acquire)))
 }

@@ -1,8 +1,6 @@
 //! Clean pages: those that reads have brought back, and that were not written since. They leave as they came, without an I/O, and what the
 //! file has of them goes where it is short of room. Which these are is in `copies`.
 
-use spillway_core::sync::{Ordering, WordLocks};
-
 use super::spilling::lies_at;
 use crate::spill::Location;
 use crate::zram::device::Core;
@@ -22,10 +20,7 @@ enum Claim {
 impl SlotTable {
     /// Whether a page has a clean copy; without the lock of its slot.
     pub(crate) fn has_copy(&self, index: SlotIndex) -> bool {
-        self.used_page(index).is_some_and(|page| {
-            let mark = page.slot(index)[1].load(Ordering::Acquire);
-            Mark::from_content(WordLocks::content(mark)).has_copy()
-        })
+        self.used_page(index).is_some_and(|page| page.mark(index).has_copy())
     }
 
     /// Puts `object`, which holds the page from now on, in place of its record, if the slot still holds that. With `copy` the record is kept:

@@ -89,7 +89,8 @@ impl Core {
 
     /// Ends the use of a file that keeps what the device stores. No request is at work, and none comes.
     pub(crate) async fn keep(self: &Arc<Self>, backing: &Arc<Backing>) -> Result<(), Error> {
-        backing.store.wait_for_room(ROOM_PATIENCE);
+        let pressure = self.pressure.clone();
+        backing.store.wait_for_room(ROOM_PATIENCE, move || pressure.stall());
         backing.store.try_again();
         let core = self.clone();
         let work = self.works().watch(WorkKind::Keep, move || core.kept());

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_core::Place;
 use spillway_core::sync::{MutexGuard, Ordering};
+use spillway_core::{Place, task};
 
 use super::writeback::{self, Why};
 use crate::spill::Count;
@@ -70,6 +70,6 @@ impl Core {
             }
             core.pressure.end_old();
         };
-        self.env.spawn(Place::Background, Box::new(move || Box::pin(run())));
+        self.env.spawn(Place::Background, task(run));
     }
 }

@@ -6,7 +6,6 @@
 //! region, where 34 are charged.
 
 use std::cmp::Ordering;
-use std::ops::Range;
 
 use super::region::{RegionNumber, Stamp};
 use crate::chunked::{CHUNK, Chunked};
@@ -194,25 +193,21 @@ impl RegionTree {
         found
     }
 
-    /// The nodes of a range, in order.
-    pub(super) fn within(&self, range: &Range<RegionNumber>) -> Vec<&RegionNode> {
+    /// The nodes, in order.
+    pub(super) fn all(&self) -> Vec<&RegionNode> {
         let mut found = Vec::new();
-        self.collect(self.root, range, &mut found);
+        self.collect(self.root, &mut found);
         found
     }
 
-    fn collect<'a>(&'a self, at: u32, range: &Range<RegionNumber>, found: &mut Vec<&'a RegionNode>) {
+    fn collect<'a>(&'a self, at: u32, found: &mut Vec<&'a RegionNode>) {
         if at == NONE {
             return;
         }
         let node = &self.nodes[at];
-        if range.start < node.region() {
-            self.collect(node.links[0], range, found);
-        }
-        found.extend(range.contains(&node.region()).then_some(node));
-        if node.region() < range.end {
-            self.collect(node.links[1], range, found);
-        }
+        self.collect(node.links[0], found);
+        found.push(node);
+        self.collect(node.links[1], found);
     }
 
     fn height(&self, at: u32) -> u32 {
@@ -323,7 +318,7 @@ impl RegionTree {
 
     /// Asserts that it is in order and even, and knows the oldest.
     pub(super) fn verify(&self) {
-        let all = self.within(&(RegionNumber(0)..RegionNumber(u64::MAX)));
+        let all = self.all();
         assert!(all.is_sorted_by(|one, next| one.region() < next.region()), "regions are in order");
         assert_eq!(all.len(), self.len as usize, "each region is in the tree");
         for slot in 0..self.len {

@@ -22,9 +22,6 @@ pub trait Residents {
     /// Changes the mark of a slot.
     fn set_mark(&self, slot: u32, mark: u32);
 
-    /// Whether the folio of a slot can leave now: a dirty one cannot.
-    fn may_leave(&self, slot: u32) -> bool;
-
     /// Whether the folio of a slot was accessed at all: what was read ahead in vain is not remembered when it leaves.
     fn was_used(&self, slot: u32) -> bool {
         let _ = slot;
@@ -109,7 +106,14 @@ impl S3Fifo {
     }
 
     /// Takes out the slot that leaves; `None` where none can of those looked at, `looks` at most of each kind. Looks at most `CHANCES` + 2 times as often.
-    pub fn evict(&mut self, looks: u32, residents: &impl Residents) -> Option<u32> {
+    ///
+    /// `may_leave`: whether the folio of a slot can leave now. A dirty one cannot.
+    pub fn evict(
+        &mut self,
+        looks: u32,
+        residents: &impl Residents,
+        mut may_leave: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
         // A round more costs a mark: only those that cannot leave have to be counted, and all of them once more after each round.
         let mut left = [looks; 2];
         // Where all were accessed often, one would leave only after as many rounds of all of them: a few more have their chance, then any will do.
@@ -118,7 +122,7 @@ impl S3Fifo {
             let queue = self.source(left)?;
             let slot = self.queues.oldest(queue)?;
             chances = chances.saturating_sub(1);
-            if !residents.may_leave(slot) {
+            if !may_leave(slot) {
                 self.queues.move_to(queue, slot);
                 left[queue] = left[queue].min(self.queues.len(queue)) - 1;
                 continue;

@@ -44,11 +44,6 @@ impl Residents for Slots {
     fn set_mark(&self, slot: u32, mark: u32) {
         self.marks.borrow_mut()[slot as usize] = mark;
     }
-
-    fn may_leave(&self, slot: u32) -> bool {
-        self.looks.set(self.looks.get() + 1);
-        !self.pinned.borrow().contains(&slot)
-    }
 }
 
 impl Cache {
@@ -79,7 +74,16 @@ impl Cache {
     }
 
     fn evict(&mut self) -> Option<u32> {
-        let slot = self.policy.evict(20 * self.room as u32 + 8, &self.marks)?;
+        self.evict_within(20 * self.room as u32 + 8)
+    }
+
+    fn evict_within(&mut self, looks: u32) -> Option<u32> {
+        let marks = &self.marks;
+        let may_leave = |slot| {
+            marks.looks.set(marks.looks.get() + 1);
+            !marks.pinned.borrow().contains(&slot)
+        };
+        let slot = self.policy.evict(looks, marks, may_leave)?;
         assert_eq!(self.slots.remove(&self.marks.name(slot)), Some(slot), "what leaves was there");
         Some(slot)
     }
@@ -205,7 +209,7 @@ fn one_call_looks_at_few_however_often_all_were_used() {
         let mut first = None;
         for left in 0..100 {
             cache.marks.looks.set(0);
-            let slot = cache.policy.evict(LOOKS, &cache.marks).expect("there are some that can leave");
+            let slot = cache.evict_within(LOOKS).expect("there are some that can leave");
             let looks = cache.marks.looks.get();
             assert!(looks <= LOOKS * (CHANCES + 2), "{looks} looks for number {left} of {pinned} in 63");
             first.get_or_insert(slot);
@@ -219,9 +223,7 @@ fn what_was_used_often_stays_whatever_a_call_may_look_at() {
     let mut cache = Cache::new(4000);
     (0..5).for_each(|_| _ = cache.ratio(0..2000));
     cache.ratio(2000..4000);
-    (0..1500).for_each(|_| {
-        _ = cache.policy.evict(64, &cache.marks).map(|slot| cache.slots.remove(&cache.marks.name(slot)))
-    });
+    (0..1500).for_each(|_| _ = cache.evict_within(64));
     let stayed = (0..2000).filter(|name| cache.slots.contains_key(name)).count();
     assert!(stayed >= 1985, "{stayed} of 2000");
 }

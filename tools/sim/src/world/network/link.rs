@@ -10,7 +10,6 @@ use spillway_core::{Reply, Request};
 use spillway_export::fuse::{self as mounts, FuseSession, Tree};
 use spillway_export::nbd::{Config, NbdSession};
 use spillway_export::{Export, Exports};
-use spillway_sim::mount::Pace;
 use spillway_sim::stream::SessionOutcome;
 use spillway_sim::world::World;
 
@@ -53,13 +52,11 @@ impl Link {
                 let config = mounts::Config { held_bytes_max };
                 let reader = |_| Box::new(FuseSession::new(tree.clone(), config)) as Box<dyn Exchange>;
                 let served = Served { name: NAME, size: export.geometry().size };
-                let pace = Pace { turn: shape.turn, delay: shape.delay };
                 let readers = (0..readers).map(reader).collect();
-                Link::Fuse(fuse::Link::new(world, readers, habits, pace, served, seed), tree)
+                Link::Fuse(fuse::Link::new(world, readers, habits, shape.pace, served, seed), tree)
             }
             Protocol::Vhost { habits } => {
-                let pace = Pace { turn: shape.turn, delay: shape.delay };
-                Link::Vhost(vhost::Link::new(world, export, habits, pace, held_bytes_max, seed))
+                Link::Vhost(vhost::Link::new(world, export, habits, shape.pace, held_bytes_max, seed))
             }
         }
     }

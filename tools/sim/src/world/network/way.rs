@@ -8,6 +8,7 @@ use spillway_core::random::Random;
 use spillway_core::{Aligned, BlockDevice, Budget, ByteRange, Error, SECTOR};
 use spillway_export::nbd::CONNECTION_BYTES;
 use spillway_export::vhost_user::QUEUE_BYTES;
+use spillway_sim::pace::Pace;
 use spillway_sim::stream::StreamShape;
 
 use super::fuse::Habits;
@@ -54,7 +55,7 @@ impl Way {
             links: one_of(&[1, 2, LINKS_MAX]),
             protocol: Protocol::Nbd { style, requests_max: one_of(&[1, 3, 1024]) as usize },
             held_bytes_max: one_of(&[6_000, 20 << 10, 8 << 20]) as usize,
-            shape: StreamShape { room, turn, delay },
+            shape: StreamShape { room, pace: Pace { turn, delay } },
             short: one_of(&[0, 0, 1]) == 1,
             seed: random.draw(),
         };

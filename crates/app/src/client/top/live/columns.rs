@@ -2,7 +2,7 @@
 
 use crate::cli::SortColumn::{self, *};
 use crate::client::top::figures::Figures;
-use crate::client::top::table::{COLUMNS, cell, widest};
+use crate::client::top::table::{COLUMNS, cell, title};
 
 /// Columns that a narrow terminal does without, in this order.
 const DISPENSABLE: [SortColumn; 10] =
@@ -22,6 +22,12 @@ pub(super) fn fitting(rows: &[Figures], sorted: SortColumn, width: usize) -> Vec
     }
     assert!(columns.contains(&sorted), "the sorted column is shown");
     columns
+}
+
+/// Characters of the widest cell, or of the title.
+fn widest(column: SortColumn, rows: &[Figures]) -> usize {
+    let cells = rows.iter().map(|row| cell(column, row).chars().count());
+    cells.chain([title(column).len()]).max().expect("there is a title")
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::pages::wrapped;
 use crate::client::screen::Line;
 use crate::client::top::figures::{mebibytes, per_second, traffic};
 use crate::client::top::sample::{ObservedDevice, Sample, own_name};
+use crate::tables::wrapped_words;
 
 /// Facts that are sentences or states, and stand above the figures of a part.
 const WORDS: [&str; 4] = ["error", "connection", "drain_state", "policy"];
@@ -114,21 +115,6 @@ fn part_lines(device: &ObservedDevice, part: &str, width: usize) -> Vec<String> 
 fn attributes<'a>(sample: &'a Sample, part: &'a str) -> impl Iterator<Item = (&'a AttributeRow, &'a Shown)> {
     let own = sample.attributes.iter().filter(move |row| row.part == part);
     own.filter_map(|row| Some((row, sample.values.get(&row.name)?)))
-}
-
-/// A sentence in lines of at most `width` characters, where no word alone is longer.
-fn wrapped_words(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + word.chars().count() + INDENT.len() < width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

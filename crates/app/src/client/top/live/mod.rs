@@ -1,10 +1,4 @@
 //! `spillway top` on a terminal: pages that keys move through.
-//!
-//! | part | holds |
-//! | --- | --- |
-//! | `view` | which page is open, and what keys do |
-//! | `pages`, `columns` | the table of devices, and the page of keys; the columns that there is room for |
-//! | `detail`, `grid`, `flows` | the page of a device; its figures; what flows between its parts |
 
 mod columns;
 mod detail;

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use spillway_core::session::Session;
-use spillway_core::test_clock::{Clock, Restless};
+use spillway_core::test_clock::Clock;
 use spillway_core::{ByteRange, Kind};
 
 use super::super::call::{Body, JournalEffect, PendingCall};
@@ -131,7 +131,7 @@ fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
 /// A call that is left of a layer that has ended would keep its thread, and with it the process, for ever.
 #[test]
 fn a_call_that_a_silent_server_leaves_unanswered_ends_with_the_link() {
-    let link = super::link(Arc::<Restless>::default(), None, 0);
+    let link = link(None);
     let (mut session, mut context) = (connected(&link), Context::from_waker(Waker::noop()));
     let mut call =
         pin!(link.call(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing));

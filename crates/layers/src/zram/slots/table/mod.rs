@@ -206,10 +206,7 @@ impl SlotTable {
 
     /// Whether a slot's page is deferred; without its lock.
     pub(crate) fn holds_deferred(&self, index: SlotIndex) -> bool {
-        self.used_page(index).is_some_and(|page| {
-            let mark = page.slot(index)[1].load(Ordering::Acquire);
-            Mark::from_content(WordLocks::content(mark)).is_deferred()
-        })
+        self.used_page(index).is_some_and(|page| page.mark(index).is_deferred())
     }
 
     /// Empties the slots of `range`, which lie in one page, and shows what they held to `see`, with no lock held. Returns how

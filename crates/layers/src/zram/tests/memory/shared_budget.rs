@@ -1,11 +1,13 @@
 //! Devices that share the memory of a server: each frees what it can for the others.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use spillway_core::Suspend;
-use spillway_sim::disk::Medium;
+use spillway_sim::disk::{Call, Effect, Fault, Medium, Plan};
 
-use super::super::on_disk::{Spilling, config, medium, spilling};
+use super::super::on_disk::{Spilling, config, medium, spilling_by};
 use super::*;
 
 /// Pages that the first device holds in memory, none of which compresses.
@@ -18,13 +20,18 @@ fn raw(slot: u64) -> Vec<u8> {
 /// A device that spills where a request waits for memory and not before, and another one beside it. All memory but `left` bytes is in use,
 /// most of it by pages of the first.
 fn pair(medium: Medium, left: u64) -> (Spilling, Bench) {
+    pair_by(Plan::default(), config(), medium, left)
+}
+
+/// The same, where the first is configured so, and spills to such a disk.
+fn pair_by(plan: Plan, config: Config, medium: Medium, left: u64) -> (Spilling, Bench) {
     let config = Config {
         bring_back: Promotion::Never,
         spill_high_watermark: 100,
         spill_low_watermark: 100,
-        ..config()
+        ..config
     };
-    let first = spilling(config, medium);
+    let first = spilling_by(plan, config, medium);
     let second = beside(&first);
     (0..HELD).for_each(|slot| first.write(slot, &raw(slot)).unwrap());
     first.zram.core.pages.cool();
@@ -174,4 +181,25 @@ fn a_write_is_refused_once_the_other_device_has_reached_its_limit_or_its_end() {
     first.run(Answer::pending(first.zram.suspend())).unwrap();
     assert_eq!(second.write(stored, &raw(1)), Err(Kind::NoSpace));
     first.settle();
+}
+
+/// It waits for minutes, if nobody makes room, and frees nothing meanwhile.
+#[test]
+fn a_write_is_refused_while_the_stop_of_the_other_device_waits_for_room() {
+    let full = Fault { call: Some(Call::Write), nth: 2, effect: Effect::Fail(Kind::NoSpace), sticky: true };
+    let plan = Plan { faults: vec![full], ..Plan::default() };
+    let (first, second) = pair_by(plan, Config { keep: true, ..config() }, medium(100), 0);
+    let (stop, ended) = (first.zram.suspend(), Rc::new(Cell::new(false)));
+    let told = ended.clone();
+    first.world.spawn_here(Box::pin(async move {
+        assert_eq!(stop.await.map_err(|error| error.kind), Err(Kind::NoSpace));
+        told.set(true);
+    }));
+    let step = Duration::from_millis(100);
+    let is_full = || first.disk.answers().has_error_since(Some(Call::Write), Duration::ZERO);
+    first.world.turn_until(step, 1000, is_full);
+    let begun = first.world.now();
+    assert_eq!(second.write(0, &raw(1)), Err(Kind::NoSpace));
+    assert!(first.world.now() - begun < Duration::from_secs(10) && !ended.get());
+    first.world.turn_until(step, 10_000, || ended.get());
 }

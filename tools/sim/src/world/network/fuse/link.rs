@@ -12,8 +12,9 @@ use spillway_core::{ByteRange, IoBuf, Op, Reply, Request};
 use spillway_export::fuse::wire::{
     Fields, MAJOR, MINOR_MIN, ROOT, fallocate_mode, init_flag, opcode, open_flag, open_mode,
 };
-use spillway_export::fuse::{KEPT_LEN_MIN, MESSAGE_LEN_MAX, PAYLOAD_OFFSET};
-use spillway_sim::mount::{Format, Mount, Pace};
+use spillway_export::fuse::MESSAGE_FORMAT;
+use spillway_sim::mount::Mount;
+use spillway_sim::pace::Pace;
 use spillway_sim::world::World;
 
 use super::super::parts::{PAGE, parts};
@@ -103,10 +104,8 @@ impl Link {
         served: Served,
         seed: u64,
     ) -> Self {
-        let format =
-            Format { len_max: MESSAGE_LEN_MAX, payload_offset: PAYLOAD_OFFSET, kept_len_min: KEPT_LEN_MIN };
         Self {
-            mount: Mount::connect(world, readers, format, pace, seed),
+            mount: Mount::connect(world, readers, MESSAGE_FORMAT, pace, seed),
             kernel: RefCell::default(),
             habits,
             handles: RefCell::default(),

@@ -3,16 +3,16 @@
 //! It believes nothing: a reply that the kernel would refuse, or one that is shorter than what it is to tell, is a panic, which breaks
 //! the story.
 
-mod catalog;
 mod link;
+mod unasked;
 
 use std::collections::BTreeMap;
 
 use spillway_core::{ByteRange, Kind};
 use spillway_export::fuse::wire::{self, Fields, Header, ReplyHead, opcode};
 
-pub(crate) use catalog::Unasked;
 pub(crate) use link::{Gone, Habits, Link, Served};
+pub(crate) use unasked::Unasked;
 
 /// Set in the number of a message that is about another.
 const ABOUT: u64 = 1;

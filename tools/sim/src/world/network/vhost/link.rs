@@ -15,7 +15,7 @@ use spillway_core::sync::WaitList;
 use spillway_core::{Env, IoBuf, Op, Phase, Reply, Request};
 use spillway_export::Export;
 use spillway_export::vhost_user::{Config, TransferLimits, VhostUserSession, protocol_feature, request};
-use spillway_sim::mount::Pace;
+use spillway_sim::pace::Pace;
 use spillway_sim::rings::{EventDescriptor, MachineMemory, Rings};
 use spillway_sim::world::World;
 
