@@ -9,10 +9,10 @@ use spillway_core::exchange::Exchange;
 use spillway_core::random::Random;
 use spillway_core::sync::WaitList;
 use spillway_core::{ByteRange, IoBuf, Op, Reply, Request};
+use spillway_export::fuse::MESSAGE_FORMAT;
 use spillway_export::fuse::wire::{
     Fields, MAJOR, MINOR_MIN, ROOT, fallocate_mode, init_flag, opcode, open_flag, open_mode,
 };
-use spillway_export::fuse::MESSAGE_FORMAT;
 use spillway_sim::mount::Mount;
 use spillway_sim::pace::Pace;
 use spillway_sim::world::World;
