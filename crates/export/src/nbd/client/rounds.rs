@@ -176,15 +176,17 @@ impl Link {
         self.channels.iter().filter_map(|channel| channel.lock().first_sent()).min()
     }
 
-    /// Whether the last connections have left the same call unanswered as those before them, the oldest of all.
+    /// Whether the last connections have left the same call unanswered as those before them, the oldest of all. Within a tick of the clock
+    /// that of each channel may be it.
     pub(super) fn is_stuck(&self) -> bool {
         let Some(since) = self.oldest_since() else { return false };
         let was_left = |channel: &Mutex<Channel>| {
             let mut channel = channel.lock();
-            let oldest = channel.calls.iter_mut().find(|call| call.first_sent == Some(since))?;
-            Some(std::mem::replace(&mut oldest.left, true))
+            let oldest = channel.calls.iter_mut().find(|call| call.first_sent == Some(since));
+            oldest.is_some_and(|call| std::mem::replace(&mut call.left, true))
         };
-        self.channels.iter().find_map(was_left) == Some(true)
+        let left: Vec<bool> = self.channels.iter().map(was_left).collect();
+        left.contains(&true)
     }
 
     fn fail_old_calls(&self) {

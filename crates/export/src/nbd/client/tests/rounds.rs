@@ -128,6 +128,24 @@ fn a_link_with_a_call_that_no_connection_has_sent_is_not_idle() {
     assert!(!link.is_idle());
 }
 
+/// A server that breaks at a request of the second connection may answer those of the first.
+#[test]
+fn a_call_that_is_left_again_is_told_from_one_of_another_connection_within_a_tick() {
+    let link = link(None);
+    let ask = |index: usize| {
+        let (mut call, answering) =
+            PendingCall::new(cmd::FLUSH, 0, ByteRange::new(0, 0), Body::Nothing, JournalEffect::Nothing);
+        call.first_sent = Some(Duration::ZERO);
+        link.channels[index].lock().calls.push_back(call);
+        answering
+    };
+    let _asked = [ask(0), ask(1)];
+    assert!(!link.is_stuck(), "neither was left before");
+    link.channels[0].lock().calls.clear();
+    let _another = ask(0);
+    assert!(link.is_stuck(), "that of the second connection was");
+}
+
 /// A call that is left of a layer that has ended would keep its thread, and with it the process, for ever.
 #[test]
 fn a_call_that_a_silent_server_leaves_unanswered_ends_with_the_link() {
