@@ -185,8 +185,7 @@ impl Link {
             let oldest = channel.calls.iter_mut().find(|call| call.first_sent == Some(since));
             oldest.is_some_and(|call| std::mem::replace(&mut call.left, true))
         };
-        let left: Vec<bool> = self.channels.iter().map(was_left).collect();
-        left.contains(&true)
+        self.channels.iter().filter(|channel| was_left(channel)).count() > 0
     }
 
     fn fail_old_calls(&self) {
