@@ -246,7 +246,7 @@ fn core(
         decisions: Decisions::new(env.clone()),
         works,
         cursor: AtomicU64::new(0),
-        others_first: AtomicBool::new(false),
+        has_failed: AtomicBool::new(false),
         meter,
         streams: AccessStreams::new(ahead),
         batches,

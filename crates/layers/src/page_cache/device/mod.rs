@@ -67,8 +67,8 @@ pub(super) struct Core {
     pub(super) works: Works,
     /// Where write-back goes on.
     pub(super) cursor: AtomicU64,
-    /// A batch of the engine has failed: the next is one that is not past its deadline, if any is to be written.
-    pub(super) others_first: AtomicBool,
+    /// A batch of the engine has failed since it took one.
+    pub(super) has_failed: AtomicBool,
     pub(super) streams: AccessStreams,
     /// Of the device below.
     pub(super) meter: Arc<Meter>,

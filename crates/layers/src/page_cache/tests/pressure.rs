@@ -56,6 +56,24 @@ fn what_is_written_back_where_memory_is_short_is_what_has_to_leave_there() {
     }
 }
 
+/// Nothing of that shard can be written.
+#[test]
+fn what_fails_where_memory_is_short_keeps_nothing_old_of_others_from_being_written_back() {
+    let house = house(Latency::Nvme);
+    let of = regions(&house);
+    *house.below.full.lock() = Some(ByteRange::new(0, 16 << 20));
+    let room = house.cache.core.shards[0].read().free_of(0) as usize;
+    let (short, old) = (&of[0][..room], of[1][of[1].len() - 1]);
+    let (first, half) = (short[room - 1] * REGION * BLOCK, 16 << 20);
+    assert!(first < half && old * REGION * BLOCK >= half, "only what is old is written where there is room");
+    house.write(old * REGION, 1, REGION);
+    short.iter().for_each(|region| house.write(region * REGION, 1, REGION));
+    house.until("a failure", || house.text("error") == "ENOSPC");
+    assert_eq!(house.number("unsaved_bytes"), ((room + 1) * REGION * BLOCK) as u64);
+    house.set("dirty_expire", "1000");
+    house.until("the rest below", || house.number("unsaved_bytes") == (room * REGION * BLOCK) as u64);
+}
+
 /// Whether a request of all the memory of a shard is answered while so many clients write there for ever.
 fn answers_before(house: &House, request: Request, small: &Rc<Cell<usize>>, most: usize) {
     let before = small.get();

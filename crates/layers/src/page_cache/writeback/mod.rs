@@ -65,7 +65,7 @@ impl Source for Core {
         }
         let found = match goal {
             // A drain has one lap to try everything: what is due and fails must not be all that it tries.
-            Goal::All => self.next_region(Stamp::MAX, |_| true),
+            Goal::All => self.next_region(|_| Stamp::MAX),
             _ => self.next_in_turn(goal),
         };
         let Some(region) = found else { return Take::Nothing };
@@ -102,7 +102,7 @@ impl Source for Core {
     }
 
     fn failed(&self, kind: Kind) {
-        self.others_first.store(true, Ordering::Relaxed);
+        self.has_failed.store(true, Ordering::Relaxed);
         self.fail("writing back", kind);
     }
 }
@@ -134,26 +134,27 @@ impl Core {
     }
 
     /// The next region for `goal`: those past their deadline first, then those of shards that need memory. Of others only as many are
-    /// written as may not stay dirty, or as writers of any shard wait for. After a failure all of them come before what is past its
-    /// deadline: that would be found again, where the device below fails it at once, and nothing else ever.
+    /// written as may not stay dirty, or as writers of any shard wait for. After a failure it is the next of all these up the device: what
+    /// the device below fails at once would be found again by the same rule, and nothing else ever.
     fn next_in_turn(&self, goal: Goal) -> Option<RegionNumber> {
-        let due = || self.next_region(self.due(), |_| true);
-        if self.others_first.swap(false, Ordering::Relaxed) {
-            return self.next_other(goal).or_else(due);
+        let due = self.due();
+        let all_if = |asked: bool| if asked { Stamp::MAX } else { Stamp(0) };
+        let needed = |shard: usize| all_if(self.pressure[shard].is_wanting());
+        let any = || all_if(self.is_above_background() || self.unsaved.waiting() > 0);
+        if self.has_failed.swap(false, Ordering::Relaxed) {
+            let least = any().max(due);
+            return self.next_region(|shard| needed(shard).max(least));
         }
-        due().or_else(|| {
+        self.next_region(|_| due).or_else(|| {
             self.have_looked_at_ages();
-            self.next_other(goal)
+            if let Goal::Aged(before) = goal {
+                return self.next_region(|_| Stamp(before));
+            }
+            self.next_region(needed).or_else(|| {
+                let any = any();
+                self.next_region(|_| any)
+            })
         })
-    }
-
-    fn next_other(&self, goal: Goal) -> Option<RegionNumber> {
-        if let Goal::Aged(before) = goal {
-            return self.next_region(Stamp(before), |_| true);
-        }
-        let needed = self.next_region(Stamp::MAX, |shard| self.pressure[shard].is_wanting());
-        let any = self.is_above_background() || self.unsaved.waiting() > 0;
-        needed.or_else(|| any.then(|| self.next_region(Stamp::MAX, |_| true)).flatten())
     }
 
     fn is_above_background(&self) -> bool {
@@ -174,11 +175,14 @@ impl Core {
         }
     }
 
-    /// The next region of these shards up the device, then from its begin, with something that became dirty in an epoch before `before`.
-    fn next_region(&self, before: Stamp, of: impl Fn(usize) -> bool) -> Option<RegionNumber> {
+    /// The next region up the device, then from its begin, with something that became dirty in an epoch before what `before` says of its
+    /// shard: 0 is before all.
+    fn next_region(&self, before: impl Fn(usize) -> Stamp) -> Option<RegionNumber> {
         let from = |region| {
-            let shards = self.shards.iter().enumerate().filter(|(shard, _)| of(*shard));
-            let found = shards.filter_map(|(_, shard)| shard.read().dirty.next(RegionNumber(region), before));
+            let shards = self.shards.iter().enumerate().map(|(shard, folios)| (before(shard), folios));
+            let asked = shards.filter(|(before, _)| *before > Stamp(0));
+            let found =
+                asked.filter_map(|(before, folios)| folios.read().dirty.next(RegionNumber(region), before));
             found.min()
         };
         match self.cursor.load(Ordering::Relaxed) {
