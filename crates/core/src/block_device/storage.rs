@@ -60,6 +60,7 @@ impl ConnectionStatus {
 
     /// Whether requests are answered, as far as is known.
     pub fn answers(&self) -> bool {
+        assert!(Self::STATES.contains(&self.state), "{self:?} is known");
         ["local", "up", "full"].contains(&self.state)
     }
 }

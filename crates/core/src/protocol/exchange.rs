@@ -34,6 +34,7 @@ pub struct Message {
 impl Message {
     /// A message of `head`, which has at most [`HEAD_LEN_MAX`] bytes, and `body`.
     pub fn new(head: &[u8], body: IoBuf) -> Self {
+        assert!(head.len() <= HEAD_LEN_MAX, "a head of {} bytes", head.len());
         let mut message = Self { head: [0; HEAD_LEN_MAX], head_len: head.len(), body };
         message.head[..head.len()].copy_from_slice(head);
         message
@@ -93,6 +94,7 @@ pub struct MessageFormat {
 
 impl MessageFormat {
     fn buffer_len(&self) -> usize {
+        assert!(self.payload_offset <= ALIGNMENT, "what is in front of a page, {self:?}, fits into one");
         (ALIGNMENT - self.payload_offset + self.len_max).next_multiple_of(ALIGNMENT)
     }
 

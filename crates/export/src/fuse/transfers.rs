@@ -101,7 +101,8 @@ impl Transfers {
         let Transfer { ticket, request, payload } = transfer;
         if request.op == Op::Write {
             buf.copy_from_slice(&payload);
-            self.returned = Some(payload);
+            let before = self.returned.replace(payload);
+            assert!(before.is_none(), "one payload is parked at a time, and taken back before the next");
         }
         self.submit(ticket, with_buffer(request, buf));
     }
@@ -113,6 +114,7 @@ impl Transfers {
 
     /// Carries out a request without payload.
     pub(super) fn bare(&mut self, ticket: Ticket, request: Request) {
+        assert!(request.buf.is_empty(), "{:?} has no payload", request.op);
         spend_for(request.range.len);
         self.submit(ticket, request);
     }

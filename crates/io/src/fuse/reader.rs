@@ -153,6 +153,7 @@ impl FuseReader {
     }
 
     fn begin_pause(&mut self, refused: &str, why: Errno) {
+        assert!(self.pause.is_none(), "nothing is tried in a pause");
         tracing::debug!("the system refuses {refused} of a mount: {why}; trying again");
         self.pause = Some(shortage_passes());
     }

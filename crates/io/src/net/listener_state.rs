@@ -90,6 +90,7 @@ impl ListenerState {
         limits: ConnectionLimits,
         peers: Arc<Peers>,
     ) -> Self {
+        assert!(limits.connections_max > 0, "a listener serves somebody");
         Self {
             pool,
             new_session,

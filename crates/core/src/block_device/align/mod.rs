@@ -142,6 +142,7 @@ impl Aligned {
     }
 
     fn write_whole(&self, request: Request) -> Submission {
+        assert!(request.range.aligned(self.block.bytes()), "{:?} has whole blocks", request.range);
         if request.op != Op::Write && is_long(request.range) {
             let this = self.clone();
             return Answer::pending(async move { this.change_in_pieces(request).await });
@@ -279,6 +280,7 @@ impl Aligned {
         }
         for edge in edges(block, piece) {
             let old = block.cover(edge);
+            assert_eq!(old.len, edge_buf.len() as u64, "an edge lies in one block");
             let reply = self.below.submit(Request::read(old.offset, edge_buf)).await;
             reply.result?;
             edge_buf = reply.buf;

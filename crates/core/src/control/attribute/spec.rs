@@ -257,6 +257,7 @@ pub struct Spec {
 
 impl Spec {
     const fn new(name: &'static str, role: Role, kind: Type, unit: Unit, help: &'static str) -> Self {
+        assert!(!name.is_empty() && !help.is_empty(), "an attribute has a name, and says what it is");
         Self {
             name,
             role,
