@@ -90,7 +90,7 @@ impl ListenerState {
         limits: ConnectionLimits,
         peers: Arc<Peers>,
     ) -> Self {
-        assert!(limits.connections_max > 0, "a listener serves somebody");
+        assert!(limits.connections_max > 0, "a listener has room for a connection");
         Self {
             pool,
             new_session,
