@@ -55,8 +55,10 @@ fn message(operation: u8, node: u8, body_len: usize, words: &[u8], unique: u64) 
     buf
 }
 
+/// As a driver does, which takes back the buffer that was kept.
 fn poll(session: &mut FuseSession) {
     session.poll(&mut Context::from_waker(Waker::noop()));
+    drop(session.returned());
 }
 
 /// Takes the replies; returns how many there were.

@@ -61,7 +61,7 @@ pub trait Exchange {
     /// nothing meanwhile.
     fn receive(&mut self, message: IoBuf, last: bool) -> Option<IoBuf>;
 
-    /// A buffer that the exchange has kept for itself, once it needs it no longer.
+    /// A buffer that the exchange has kept for itself, once it needs it no longer: to be asked for after each [`Exchange::poll`].
     fn returned(&mut self) -> Option<IoBuf>;
 
     /// Lets pending requests progress, at least one of those with news. Where the turn is spent then, others may have news
