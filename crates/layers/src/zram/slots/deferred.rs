@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use spillway_core::sync::{Marks, Permit, RwLock, Semaphore};
-use spillway_core::{Budget, Charge, Kind, mutant};
+use spillway_core::{Budget, Charge, Kind};
 
 use super::blocks::PAGE_SLOTS;
 use crate::zram::pool::cell::SlotIndex;
@@ -165,8 +165,7 @@ impl DeferredLap<'_> {
 
     fn end_place(&mut self) {
         let left = !std::mem::take(&mut self.slots).is_empty();
-        if (std::mem::take(&mut self.stays) || left) && !mutant::on("zram: forget which pages stay deferred")
-        {
+        if std::mem::take(&mut self.stays) || left {
             self.deferred.note(SlotIndex::new((self.next - 1) * PAGE_SLOTS));
         }
     }
