@@ -4,6 +4,7 @@
 //! Where such steps allow what is a broken promise elsewhere, the same part says so to those who judge: `growing` and `spill`.
 
 pub(crate) mod growing;
+mod races;
 mod scans;
 pub mod scatter;
 pub mod scenario;

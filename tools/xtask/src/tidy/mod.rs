@@ -24,7 +24,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
-use code::{asserts, doors, unsafety, unwraps};
+use code::{asserts, doors, mutants, unsafety, unwraps};
 use documents::{example, lengths, promises};
 use finding::Finding;
 use structure::{arrows, circles, limits, unused};
@@ -57,6 +57,7 @@ const RULES: &[Rule] = &[
     widths::prose,
     doors::locks,
     doors::time,
+    mutants::hunted,
 ];
 
 /// Checks the repository at `root`; prints each violation and fails if there is any.
