@@ -1,7 +1,7 @@
 //! The server's side of the NBD protocol, without I/O.
 //!
 //! What it is: [`NbdSession`] is a [`Session`](spillway_core::session::Session) for one client: bytes in, requests to an
-//! [`Aligned`](spillway_core::Aligned) device, bytes out. Fixed newstyle handshake with every option but TLS; simple,
+//! [`Aligned`](spillway_core::Aligned) device, bytes out. Fixed newstyle handshake with every option, where what drives it begins TLS; simple,
 //! structured and extended replies; every command of the protocol. The source of all facts is the NBD project's public
 //! protocol description (doc/proto.md).
 //!

@@ -17,11 +17,16 @@ const REGION: u64 = (64 << 10) / SECTOR;
 /// Microseconds between the two looks, in which a connection may break or a commit begin.
 const PAUSES: [u64; 4] = [0, 100, 10_000, 200_000];
 
-/// Puts races into `steps`, half of them at the beginning, where nothing else keeps their clients.
-pub(crate) fn put_races(random: &mut Random, row: &Row, steps: &mut Vec<Step>) {
-    for _ in 0..=random.below(RACES_MAX) {
-        let at = random.below(2) * random.below(steps.len() as u64 + 1);
-        steps.splice(at as usize..at as usize, race(random, row));
+/// In a quarter of the stories there are races, half of them at the beginning of a phase, where nothing else keeps their clients.
+pub(crate) fn put_races<'a>(random: &mut Random, row: &Row, phases: impl Iterator<Item = &'a mut Vec<Step>>) {
+    if random.below(4) > 0 {
+        return;
+    }
+    for steps in phases {
+        for _ in 0..=random.below(RACES_MAX) {
+            let at = (random.below(2) * random.below(steps.len() as u64 + 1)) as usize;
+            steps.splice(at..at, race(random, row));
+        }
     }
 }
 

@@ -137,9 +137,7 @@ impl Scenario {
             row,
             phases.iter_mut().map(|phase| &mut phase.steps).collect(),
         );
-        let mut random = Random(seed ^ 0x7261_6365_7300);
-        let races = if random.below(4) == 0 { &mut phases[..] } else { &mut [] };
-        races.iter_mut().for_each(|phase| put_races(&mut random, row, &mut phase.steps));
+        put_races(&mut Random(seed ^ 0x7261_6365_7300), row, phases.iter_mut().map(|phase| &mut phase.steps));
         // What a disk has lost or stored wrong is merged with what is written beside it: no block of such a disk has to be whole.
         let sound = !phases.iter().any(Phase::faulty);
         let large_sectors = sound && Random(seed ^ 0x7365_6374_6f72_7300).below(2) == 0;
