@@ -108,6 +108,21 @@ impl ReplayJournal {
         dropped
     }
 
+    /// Puts what it has of `range` over what the server has read there. A server whose disk has lost a write that it acknowledged says so to the
+    /// next flush alone: who reads the old content before that, and writes it back with a change, would have lost that write for good.
+    pub(super) fn overlay(&self, range: ByteRange, read: &mut [u8]) {
+        let (start, end) = (range.offset, range.offset + range.len);
+        let overlapping = self.entries.range(..end).rev().take_while(|(_, entry)| entry.end > start);
+        for (&first, entry) in overlapping {
+            let (from, to) = (first.max(start), entry.end.min(end));
+            let target = &mut read[(from - start) as usize..(to - start) as usize];
+            match entry.content.skip(from - first) {
+                Content::Bytes(payload) => target.copy_from_slice(&payload.view(target.len())),
+                Content::Zeroes { .. } => target.fill(0),
+            }
+        }
+    }
+
     /// A flush begins: it covers what was acknowledged up to now. Returns its number.
     pub(super) fn seal(&mut self) -> u64 {
         self.epoch += 1;

@@ -14,6 +14,10 @@ const BLOCKS: u64 = 12;
 /// Of each block what it has to be sent as again, and the flushes that had begun before.
 type Model = [Option<(u8, u64)>; BLOCKS as usize];
 
+fn blocks_of(range: ByteRange) -> std::ops::Range<usize> {
+    range.offset as usize..(range.offset + range.len) as usize
+}
+
 fn payload(value: u8, len: u64) -> Content {
     let buf = IoBuf::copy_of(&(0..len).map(|at| value.wrapping_add(at as u8)).collect::<Vec<_>>());
     Content::Bytes(Payload { bytes: Arc::new(Shared::new(buf, IoBuf::empty())), start: 0 })
@@ -43,7 +47,7 @@ fn entries_are_what_no_flush_has_covered() {
         for _ in 0..random.below(30) {
             let start = random.below(BLOCKS);
             let range = ByteRange::new(start, 1 + random.below(BLOCKS - start));
-            let blocks = range.offset as usize..(range.offset + range.len) as usize;
+            let blocks = blocks_of(range);
             match random.below(8) {
                 0 => {
                     open.push((journal.seal(), flushes));
@@ -73,7 +77,14 @@ fn entries_are_what_no_flush_has_covered() {
                     }
                 }
             }
-            assert_eq!(shown(&journal), model.map(|block| block.map(|(value, _)| value)));
+            let values = model.map(|block| block.map(|(value, _)| value));
+            assert_eq!(shown(&journal), values);
+            let mut read = vec![0xee; range.len as usize];
+            journal.overlay(range, &mut read);
+            assert_eq!(
+                read,
+                values[blocks_of(range)].iter().map(|value| value.unwrap_or(0xee)).collect::<Vec<_>>()
+            );
         }
         let expected = model.iter().flatten().count() as u64;
         assert_eq!(journal.bytes(), expected);

@@ -12,7 +12,7 @@ use spillway_core::sync::Mutex;
 use spillway_core::{ByteRange, Extent, IoBuf, Job, Kind};
 
 use super::super::call::{Answered, Body, JournalEffect, PendingCall};
-use super::super::journal::ReplayJournal;
+use super::super::journal::{Content, ReplayJournal};
 use super::super::negotiation::Described;
 use super::super::payload::Payload;
 use super::super::sent::ProtocolError;
@@ -21,6 +21,7 @@ use crate::nbd::wire::{self, ChunkHeader, REPLY_FLAG_DONE, chunk, cmd, cmd_flag,
 
 struct Conversation {
     transmission: Transmission,
+    journal: Mutex<ReplayJournal>,
     out: Output,
 }
 
@@ -30,7 +31,8 @@ fn described(structured: bool) -> Described {
 
 impl Conversation {
     fn new(structured: bool) -> Self {
-        Self { transmission: Transmission::new(described(structured)), out: Output::default() }
+        let journal = Mutex::new(ReplayJournal::default());
+        Self { transmission: Transmission::new(described(structured)), journal, out: Output::default() }
     }
 
     /// Sends a request; all of it leaves at once. Cookies count from 1.
@@ -57,8 +59,7 @@ impl Conversation {
 
     fn receive(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {
         let _turn = spillway_core::work::turn(u32::MAX);
-        let (used, result) =
-            self.transmission.receive(bytes, &self.out, &Mutex::new(ReplayJournal::default()));
+        let (used, result) = self.transmission.receive(bytes, &self.out, &self.journal);
         assert!(result.is_err() || used == bytes.len());
         result
     }
@@ -136,6 +137,21 @@ fn simple_replies_answer_too() {
 
 /// A failed flush, which FUA is too, may have lost something: that does not pass.
 #[test]
+fn a_read_shows_what_no_flush_has_covered_whatever_the_server_has_of_it() {
+    let mut conversation = Conversation::new(true);
+    let payload =
+        |byte| Payload { bytes: Arc::new(Shared::new(IoBuf::copy_of(&[byte; 8]), IoBuf::empty())), start: 0 };
+    let acknowledged = |at, byte| (ByteRange::new(at, 8), Content::Bytes(payload(byte)));
+    for (range, content) in [acknowledged(996, 7), acknowledged(1006, 8), acknowledged(1014, 9)] {
+        drop(conversation.journal.lock().record(range, Some(content)));
+    }
+    let body = Body::Read { buf: IoBuf::copy_of(&[0xee; 12]), start: 2 };
+    let mut read = conversation.ask(cmd::READ, ByteRange::new(1000, 10), body);
+    conversation.receive(&filled(1, REPLY_FLAG_DONE, 1000, &[1; 10])).unwrap();
+    assert_eq!(bytes_of(&mut read), [0xee, 0xee, 7, 7, 7, 7, 1, 1, 8, 8, 8, 8]);
+}
+
+#[test]
 fn lack_of_room_passes_where_nothing_was_to_be_durable() {
     for (command, flags, kind) in [
         (cmd::WRITE, 0, Kind::Exhausted),
@@ -209,7 +225,7 @@ fn extents_that_are_asked_for_again_are_those_of_the_last_answer() {
 fn all_is_stored_where_a_connection_has_no_extents() {
     for structured in [true, false] {
         let transmission = Transmission::new(Described { structured, ..Described::NOTHING });
-        let mut conversation = Conversation { transmission, out: Output::default() };
+        let mut conversation = Conversation { transmission, ..Conversation::new(true) };
         let mut all = conversation.status(10);
         let Body::Status { extents, .. } = answered(&mut all).expect("nobody has to be asked").body else {
             panic!("the answer has extents")
