@@ -14,7 +14,7 @@ zram=$1/zram disk=$1/disk place=$2
 control=${1%/*}/zram-control devices=${1%/*}
 fails() { if (eval "$2") 2> "$place.err"; then echo "$2 succeeded"; exit 1; fi; grep -q "$1" "$place.err" || { cat "$place.err"; exit 1; }; }
 test "$(cat $zram/initstate)" = 0
-cat $zram/comp_algorithm | grep -q "\[lz4\] lz4hc zstd deflate "
+cat $zram/comp_algorithm | grep -q "\[lz4\] lz4hc zstd deflate $"
 echo 2 > $zram/max_comp_streams
 test "$(cat $zram/max_comp_streams)" = 2
 fails "Invalid argument" "echo bogus > $zram/comp_algorithm"
