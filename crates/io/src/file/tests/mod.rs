@@ -81,13 +81,23 @@ impl Scratch {
     }
 
     fn open(&self, direct: Direct) -> Opened {
-        open_device(&FileOptions { direct, ..self.options() }).unwrap()
+        once_free(|| open_device(&FileOptions { direct, ..self.options() }))
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Opens what may have been open before: a program that another test starts meanwhile has it too, until it is another program.
+fn once_free<T>(open: impl Fn() -> Result<T, Error>) -> T {
+    loop {
+        match open() {
+            Err(error) if error.kind == Kind::Busy => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
     }
 }
 
@@ -154,7 +164,7 @@ impl Loop {
     }
 
     fn open(&self) -> Opened {
-        open_device(&FileOptions { path: self.path.clone(), ..FileOptions::default() }).unwrap()
+        once_free(|| open_device(&FileOptions { path: self.path.clone(), ..FileOptions::default() }))
     }
 }
 
@@ -178,7 +188,7 @@ fn keeps_the_contract_on_a_block_device() {
     let device = Loop::new();
     for driver in BOTH {
         let options = FileOptions { path: device.path.clone(), ..FileOptions::default() };
-        let opened = open_device(&options).unwrap();
+        let opened = once_free(|| open_device(&options));
         assert_eq!(opened.device.geometry().size, 4 << 20);
         let error = open_device(&options).err().expect("a second writer is refused");
         assert_eq!(error.kind, Kind::Busy, "{error}");
@@ -195,12 +205,12 @@ fn keeps_the_contract_on_a_block_device() {
 fn a_lost_writeback_is_told_to_a_sync_whatever_other_calls_were_told() {
     let full = Loop::over_a_mount("tmpfs", "size=1m");
     for (direct, count) in [(Direct::On, 1), (Direct::Off, 2)] {
-        let _opened =
-            open(&FileOptions { path: full.path.clone(), direct, ..FileOptions::default() }).unwrap();
+        let options = FileOptions { path: full.path.clone(), direct, ..FileOptions::default() };
+        let _opened = once_free(|| open(&options));
         assert_eq!(openings(&full.path), count, "{direct:?}");
     }
     let options = FileOptions { path: full.path.clone(), direct: Direct::Off, ..FileOptions::default() };
-    let claim = Claim::take(&options).unwrap();
+    let claim = once_free(|| Claim::take(&options));
     let (fd, durable) = (claim.fd.clone(), claim.again(&options).unwrap());
     let geometry = spillway_core::Geometry::in_memory(4 << 20);
     let file = OpenFile {
@@ -275,14 +285,14 @@ fn what_could_not_be_written_out_is_not_there_for_the_next_process() {
     assert_eq!(local.block_on(first.write(0, buf, 0, false)).0, Ok(2 << 20), "it is in the page cache");
     assert!(local.block_on(first.sync()).is_err(), "there is no room for it below");
     drop(first);
-    let second = open(&options).unwrap().storage;
+    let second = once_free(|| open(&options)).storage;
     let (_, read) = local.block_on(second.read(0, IoBuf::new(2 << 20), 0));
     assert!(read.iter().any(|&byte| byte != 1), "it is read as if it were there");
     let mut buf = IoBuf::new(2 << 20);
     buf.fill(2);
     assert_eq!(local.block_on(second.write(0, buf, 0, false)).0, Ok(2 << 20), "in the page cache");
     drop(second);
-    let third = open(&options).unwrap();
+    let third = once_free(|| open(&options));
     assert!(third.notes.iter().any(|note| note.contains("could not be written out")), "{:?}", third.notes);
     assert!(local.block_on(third.storage.sync()).is_err(), "nobody was told of it");
 }
@@ -447,7 +457,7 @@ fn detached_ranges_are_forgotten_when_done() {
     let options = scratch.options();
     drop(open_device(&options).unwrap());
     let local = local(DriverChoice::Auto);
-    let opened = open_device(&options).unwrap();
+    let opened = once_free(|| open_device(&options));
     local.block_on(async {
         for _ in 0..8 {
             let Answer::Pending(mut write) = opened.device.submit(Request::write(0, IoBuf::zeroed(65536)))
