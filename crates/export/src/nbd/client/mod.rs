@@ -7,8 +7,7 @@
 //! What it promises upwards: a call ends with the server's answer. Where a connection is lost, all are closed and made again; then
 //! every acknowledged change that no flush has covered is sent again from a journal, then what was not answered. A flush
 //! therefore covers what it covers without the loss, also where the server was restarted and has lost it; and reads show what the journal
-//! has. Changes that overlap
-//! are sent one after the other, as they come. While the server cannot be reached, calls wait, up to [`Settings::timeout`] or what is
+//! has. Changes that overlap are sent one after the other, as they come. While the server cannot be reached, calls wait, up to [`Settings::timeout`] or what is
 //! set later; those that fail then cost nothing that was acknowledged before. A flush that the server refuses may: all others fail after it.
 //! A change for which the server has no room fails with [`Kind::Exhausted`](spillway_core::Kind::Exhausted), and costs nothing either.
 //!

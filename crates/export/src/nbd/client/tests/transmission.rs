@@ -135,7 +135,6 @@ fn simple_replies_answer_too() {
     assert_eq!(answered(&mut refused).unwrap().result, Err(Kind::NoSpace));
 }
 
-/// A failed flush, which FUA is too, may have lost something: that does not pass.
 #[test]
 fn a_read_shows_what_no_flush_has_covered_whatever_the_server_has_of_it() {
     let mut conversation = Conversation::new(true);
@@ -151,6 +150,7 @@ fn a_read_shows_what_no_flush_has_covered_whatever_the_server_has_of_it() {
     assert_eq!(bytes_of(&mut read), [0xee, 0xee, 7, 7, 7, 7, 1, 1, 8, 8, 8, 8]);
 }
 
+/// A failed flush, which FUA is too, may have lost something: that does not pass.
 #[test]
 fn lack_of_room_passes_where_nothing_was_to_be_durable() {
     for (command, flags, kind) in [
