@@ -11,8 +11,8 @@ use spillway_tests::raw::command;
 use spillway_tests::{Cluster, Launch, Scratch, Store, Upstream, pattern, text, tool, until};
 
 use crate::nbd_outage::{disk, file};
+use crate::origin_timeout::{falls_silent, limited};
 use crate::rbd::{BUSY, FAILED, MIB, SIZE, STACKS, cached, lazy, plain, stop};
-use crate::rbd_faults::limited;
 use crate::rbd_locks::starts;
 
 /// Nothing was flushed, and clients are still there.
@@ -45,7 +45,7 @@ fn a_device_that_cannot_write_back_keeps_its_blocks_and_its_image() {
     let mut client = server.client();
     client.ask(command::FLUSH, 0, 0).expect("a flush");
     client.write(0, &bytes).expect("a write");
-    cluster.stop_osds();
+    falls_silent(&cluster, &server);
     assert_eq!(server.spillway(&["hand-over", "d"]).code, Some(FAILED));
     assert!(server.lives() && client.read(0, MIB) == Ok(bytes.clone()), "{}", server.log());
     cluster.go_on_osds();

@@ -12,6 +12,8 @@ use spillway_tests::killed::Served;
 use spillway_tests::raw::{Client, command, errno};
 use spillway_tests::{Launch, Proxy, Scratch, Server, Upstream, pattern, until};
 
+use crate::origin_timeout::set;
+
 pub(super) const MIB: usize = 1 << 20;
 
 /// Bytes of an origin: what the writers write to, and as much behind it.
@@ -107,6 +109,18 @@ impl Forgetful {
     }
 }
 
+/// It is killed, and requests that wait for it fail after a second. Not before: on a busy host what it answers may take as long.
+fn is_gone(upstream: &mut Forgetful, server: &Server) {
+    upstream.kill();
+    set(server, "1");
+}
+
+/// Ends what [`is_gone`] began.
+fn is_back(upstream: &mut Forgetful, server: &Server) {
+    set(server, "none");
+    upstream.restart();
+}
+
 /// Writes while the server is killed and started again some times, and once more when they have ended: everything acknowledged is there in the
 /// end, for clients and in the file of the server, although the server had lost some of it.
 fn survives_a_server_that_forgets(launch: impl FnOnce(&str) -> Launch) {
@@ -193,17 +207,17 @@ fn what_a_cache_above_has_written_back_is_kept_too() {
 fn a_dead_server_makes_requests_wait_and_with_a_limit_fail_until_it_is_back() {
     let (_folder, file) = file();
     let mut upstream = Forgetful::new(&file);
-    let server = disk(&upstream.server.uri_of("theirs")).with("--origin-timeout", "1").start();
+    let server = disk(&upstream.server.uri_of("theirs")).start();
     let bytes = pattern::random(1, 0, MIB);
     let mut client = server.client();
     client.write(0, &bytes).expect("a write");
-    upstream.kill();
+    is_gone(&mut upstream, &server);
     assert_eq!(client.write(2 * MIB as u64, &bytes), Err(errno::EIO));
     server.says("no answer within the origin's timeout: requests fail");
     assert_eq!(client.read(0, 4096), Err(errno::EIO));
     assert_eq!(client.ask(command::FLUSH, 0, 0), Err(errno::EIO), "nothing says that it is durable");
     assert_eq!(client.ask(command::TRIM, 0, 4096), Err(errno::EIO));
-    upstream.restart();
+    is_back(&mut upstream, &server);
     server.says(AGAIN);
     assert!(client.read(0, MIB) == Ok(bytes.clone()), "what was acknowledged before is lost");
     client.write(2 * MIB as u64, &bytes).expect("a write");
@@ -219,13 +233,13 @@ fn a_page_cache_above_a_dead_server_goes_on_once_it_is_there_again() {
     let (folder, file) = file();
     let mut upstream = Forgetful::new(&file);
     let launch = Launch::disk(folder, Path::new(&upstream.server.uri_of("theirs"))).with("--name", "d");
-    let server = launch.with("--origin-timeout", "1").start();
+    let server = launch.start();
     let bytes = pattern::random(1, 0, MIB);
     let mut client = server.client();
-    upstream.kill();
+    is_gone(&mut upstream, &server);
     client.write(0, &bytes).expect("a write to the cache");
     assert_eq!(client.ask(command::FLUSH, 0, 0), Err(errno::EIO));
-    upstream.restart();
+    is_back(&mut upstream, &server);
     server.says(AGAIN);
     client.write(MIB as u64, &bytes).expect("a write to the cache");
     assert_eq!(client.ask(command::FLUSH, 0, 0), Ok(()), "{}", server.log());
@@ -243,14 +257,13 @@ fn a_write_cache_above_a_dead_server_takes_what_fits_and_goes_on_once_it_is_ther
     let cache = folder.write("cache.raw", vec![0; 8 * MIB]);
     let launch = Launch::cache(folder, Path::new(&upstream.server.uri_of("theirs")), &cache)
         .with("--name", "d")
-        .with("--pause-writeback", "0")
-        .with("--origin-timeout", "1");
+        .with("--pause-writeback", "0");
     let mut server = launch.clone().start();
     let bytes = pattern::random(1, 0, SIZE);
     let mut client = server.client();
     // The first flush of a start covers what may have bypassed the cache before.
     client.ask(command::FLUSH, 0, 0).expect("a flush");
-    upstream.kill();
+    is_gone(&mut upstream, &server);
     let write = |client: &mut Client, at: usize| client.write((at * MIB) as u64, &bytes[at * MIB..][..MIB]);
     let taken = (0..16).take_while(|&at| write(&mut client, at).is_ok()).count();
     assert!((4..9).contains(&taken), "{taken} MiB fit 8");
@@ -258,7 +271,7 @@ fn a_write_cache_above_a_dead_server_takes_what_fits_and_goes_on_once_it_is_ther
     client.ask(command::FLUSH, 0, 0).expect("a flush of the cache");
     assert_ne!(server.spillway(&["drain", "d"]).code, Some(0), "{}", server.log());
     assert!(client.read(0, taken * MIB) == Ok(bytes[..taken * MIB].to_vec()), "{}", server.log());
-    upstream.restart();
+    is_back(&mut upstream, &server);
     server.says(AGAIN);
     (taken..taken + 2).for_each(|at| write(&mut client, at).expect("there is room"));
     client.ask(command::FLUSH, 0, 0).expect("a flush");
@@ -267,7 +280,7 @@ fn a_write_cache_above_a_dead_server_takes_what_fits_and_goes_on_once_it_is_ther
     assert!(fs::read(&file).expect("it exists")[..end] == bytes[..end]);
     server.spillway(&["set", "d", "cleaner", "0"]).well();
     // And what is dirty outlives both.
-    upstream.kill();
+    is_gone(&mut upstream, &server);
     write(&mut client, 0).expect("a write to the cache");
     drop(client);
     server.signal(Signal::TERM);
@@ -285,7 +298,7 @@ fn a_journal_that_is_half_full_in_an_outage_is_flushed_after_it() {
     let (_folder, file) = file();
     let mut upstream = Forgetful::new(&file);
     let proxy = Proxy::new(upstream.server.socket());
-    let launch = disk(&proxy.uri("theirs")).with("--origin-timeout", "1").with("--origin-journal", "1M");
+    let launch = disk(&proxy.uri("theirs")).with("--origin-journal", "1M");
     let server = launch.start();
     let bytes = pattern::random(1, 0, MIB);
     let mut client = server.client();
@@ -304,11 +317,11 @@ fn a_journal_that_is_half_full_in_an_outage_is_flushed_after_it() {
             flushes.then_some(())
         });
         proxy.close();
-        upstream.kill();
+        is_gone(&mut upstream, &server);
         server.says("requests fail");
         let written = writer.join().expect("it ends");
         assert!(written < 16, "the server was cut off");
-        upstream.restart();
+        is_back(&mut upstream, &server);
         proxy.release();
         proxy.open();
         server.says(AGAIN);
@@ -340,25 +353,6 @@ fn a_device_with_a_limit_ends_without_its_server() {
         assert_eq!(ended.code(), Some(1), "{page_cache}: {}", server.log());
         assert!(server.log().contains(words), "{page_cache}: {}", server.log());
     }
-}
-
-/// Requests fail by then. A stop waits for the server once more, since what a page cache has is lost with it.
-#[test]
-fn a_stop_waits_once_more_for_a_server_that_has_stayed_away_for_too_long() {
-    let (_folder, file) = file();
-    let mut upstream = Upstream::qemu(&file, &[]);
-    let launch = Launch::disk(Arc::default(), Path::new(&upstream.uri())).with("--name", "d");
-    let mut server = launch.with("--origin-timeout", "4").flag("-v").start();
-    let bytes = pattern::random(1, 0, MIB);
-    server.client().write(0, &bytes).expect("a write to the cache");
-    upstream.kill();
-    assert_eq!(flush(&server), Err(errno::EIO));
-    assert_eq!(server.spillway(&["get", "d", "connection"]).well().out.trim(), "failing");
-    server.signal(Signal::TERM);
-    server.says("at once from now on");
-    upstream.restart();
-    assert!(server.ends().success(), "{}", server.log());
-    assert!(fs::read(&file).expect("it exists")[..MIB] == bytes, "{}", server.log());
 }
 
 /// Without a limit it waits for its server, until a second signal.

@@ -9,18 +9,41 @@ use rustix::process::Signal;
 use spillway_tests::raw::{Client, command, errno};
 use spillway_tests::{Cluster, Launch, Server, Store, Upstream, pattern, text, until};
 
-use crate::nbd_outage::{disk, file};
-use crate::rbd::{BUSY, FAILED, MIB, SIZE, address, paged, plain};
-use crate::rbd_locks::SOON;
+use crate::nbd_outage::{disk, file, flush};
+use crate::rbd::{self, BUSY, FAILED, MIB, SIZE, address, paged, plain, refused};
+use crate::rbd_locks::{SOON, starts};
 
 /// Exit code as documented.
 const MISSING: i32 = 3;
 
+/// Seconds that requests wait for a cluster that is silent.
+const LIMIT: &str = "5";
+
+/// Seconds that nobody waits.
+const LONG: &str = "3600";
+
 /// What the log says of 64 KiB in a page cache that nobody takes.
 const LOST: &str = "65536 bytes of the page cache (";
 
-fn set(server: &Server, timeout: &str) {
+pub(super) fn set(server: &Server, timeout: &str) {
     server.spillway(&["set", "d", "timeout", timeout]).well();
+}
+
+/// Its requests may be given up, which a device has to know from its start.
+pub(super) fn limited(launch: Launch) -> Launch {
+    launch.with("--origin-timeout", LONG)
+}
+
+/// From now on no OSD answers, and requests of a [`limited`] device fail soon. Not before: on a busy host what an OSD answers may take as long.
+pub(super) fn falls_silent(cluster: &Cluster, server: &Server) {
+    cluster.stop_osds();
+    set(server, LIMIT);
+}
+
+/// Ends what [`falls_silent`] began.
+pub(super) fn answers_again(cluster: &Cluster, server: &Server) {
+    set(server, LONG);
+    cluster.go_on_osds();
 }
 
 fn waits(server: &Server) {
@@ -195,4 +218,37 @@ fn an_image_may_take_longer_than_its_timeout_to_be_closed() {
     cluster.go_on_osds();
     assert_eq!(stopping.wait().expect("it is our child").code(), Some(0), "{}", server.log());
     assert_eq!(cluster.owner("rbd/d"), None, "its lock is left behind");
+}
+
+/// Requests fail by then. A stop waits for the server once more, since what a page cache has is lost with it.
+#[test]
+fn a_stop_waits_once_more_for_a_server_that_has_stayed_away_for_too_long() {
+    let (_folder, file) = file();
+    let mut upstream = Upstream::qemu(&file, &[]);
+    let launch = Launch::disk(Arc::default(), Path::new(&upstream.uri())).with("--name", "d");
+    let mut server = launch.with("--origin-timeout", "4").flag("-v").start();
+    let bytes = pattern::random(1, 0, MIB);
+    server.client().write(0, &bytes).expect("a write to the cache");
+    upstream.kill();
+    assert_eq!(flush(&server), Err(errno::EIO));
+    assert_eq!(server.spillway(&["get", "d", "connection"]).well().out.trim(), "failing");
+    server.signal(Signal::TERM);
+    server.says("at once from now on");
+    upstream.restart();
+    assert!(server.ends().success(), "{}", server.log());
+    assert!(fs::read(&file).expect("it exists")[..MIB] == bytes, "{}", server.log());
+}
+
+#[test]
+fn a_start_that_nobody_answers_is_given_up_after_the_limit() {
+    let cluster = Cluster::with(1, Store::Memory, &SOON);
+    let image = cluster.image("image", SIZE);
+    let launch = plain(&cluster, Arc::default(), &image).with("--origin-timeout", "2");
+    for daemon in ["mon.a", "osd.0"] {
+        cluster.stop(daemon);
+        let said = refused(launch.clone(), "the cluster");
+        assert!(said.err.contains(&address(&image)), "{said}");
+        cluster.go_on(daemon);
+    }
+    rbd::stop(&mut starts(&plain(&cluster, Arc::default(), &image)));
 }

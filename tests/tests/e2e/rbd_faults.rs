@@ -10,12 +10,11 @@ use std::thread;
 use rustix::process::Signal;
 use spillway_tests::killed::Served;
 use spillway_tests::raw::{Client, command, errno};
-use spillway_tests::{Cluster, Launch, Scratch, Server, Store, pattern, until};
+use spillway_tests::{Cluster, Scratch, Server, Store, pattern, until};
 
 use crate::nbd_outage::{flush, lines};
-use crate::rbd::{
-    FAILED, MIB, SIZE, STACKS, address, cached, lazy, paged, plain, plain_with, refused, settle, stop,
-};
+use crate::origin_timeout::{answers_again, falls_silent, limited};
+use crate::rbd::{FAILED, MIB, SIZE, STACKS, cached, lazy, paged, plain, plain_with, refused, settle, stop};
 use crate::rbd_locks::{SOON, starts};
 
 /// Where the part begins that the writers leave alone.
@@ -23,9 +22,6 @@ const APART: u64 = 8 << 20;
 
 /// Bytes of a block.
 const BLOCK: usize = 4096;
-
-/// Seconds that requests wait, where they do not wait for ever.
-const LIMIT: &str = "5";
 
 /// Three OSDs with a copy each, which serve while two of them live.
 pub(super) fn three() -> Cluster {
@@ -35,10 +31,6 @@ pub(super) fn three() -> Cluster {
 /// The same, where requests wait no longer than that for an OSD that may still answer reads.
 pub(super) fn three_that_may_hang() -> Cluster {
     Cluster::with(3, Store::Bluestore, &["osd pool default read lease ratio = 0.1"])
-}
-
-pub(super) fn limited(launch: Launch) -> Launch {
-    launch.with("--origin-timeout", LIMIT)
 }
 
 /// Requests end, and right: in each object of a part of the image.
@@ -178,14 +170,14 @@ fn with_a_limit_requests_fail_while_no_osd_answers_and_go_on_afterwards() {
     let [old, new] = [1, 2].map(|seed| pattern::random(seed, 0, MIB));
     let mut client = server.client();
     client.write(0, &old).expect("a write");
-    cluster.stop_osds();
+    falls_silent(&cluster, &server);
     assert_eq!(client.write(2 * MIB as u64, &new), Err(errno::EIO));
     assert_eq!(server.value("d", "connection"), "failing");
     assert_eq!(client.read(0, 4096), Err(errno::EIO));
     assert_eq!(client.ask(command::TRIM, 4 << 20, 4 << 20), Err(errno::EIO));
     assert_eq!(client.ask(command::WRITE_ZEROES, 8 << 20, 4096), Err(errno::EIO));
     is_away_for_long(&server);
-    cluster.go_on_osds();
+    answers_again(&cluster, &server);
     until("it is up", || (server.value("d", "connection") == "up").then_some(()));
     assert!(client.read(0, MIB) == Ok(old.clone()), "what was acknowledged before is lost");
     client.write(2 * MIB as u64, &new).expect("a write");
@@ -255,7 +247,7 @@ fn a_write_that_was_given_up_never_lands_on_a_newer_one() {
     let mut parts: Vec<_> = (0..8).map(Part::new).collect();
     for round in 0..4u64 {
         let bytes = |part: &Part, kind| pattern::random(round * 2 + kind, part.at, GIVEN_UP);
-        cluster.stop_osds();
+        falls_silent(&cluster, &server);
         thread::scope(|scope| {
             for part in &mut parts {
                 let server = &server;
@@ -268,7 +260,7 @@ fn a_write_that_was_given_up_never_lands_on_a_newer_one() {
                 let server = &server;
                 scope.spawn(move || part.written(&mut server.client(), &bytes(part, 1)[NEWER]));
             }
-            cluster.go_on_osds();
+            answers_again(&cluster, &server);
         });
         let content = server.content();
         parts.iter().for_each(|part| part.check(&content));
@@ -289,7 +281,7 @@ fn a_device_with_a_limit_ends_while_no_osd_answers() {
         let mut server = launch.clone().start();
         server.client().write(0, &[1; 65536]).expect("a write");
         flush(&server).expect("a flush");
-        cluster.stop_osds();
+        falls_silent(cluster, &server);
         let written = server.client().write(4096, &[2; 65536]);
         assert_eq!(written, if name == "disk" { Err(errno::EIO) } else { Ok(()) });
         server.signal(Signal::TERM);
@@ -350,17 +342,17 @@ fn a_write_cache_keeps_its_blocks_while_no_osd_answers() {
     let mut client = server.client();
     // The first flush of a start covers what may have bypassed the cache before.
     client.ask(command::FLUSH, 0, 0).expect("a flush");
-    cluster.stop_osds();
+    falls_silent(&cluster, &server);
     client.write(0, &bytes).expect("a write to the cache");
     client.ask(command::FLUSH, 0, 0).expect("a flush of the cache");
     assert!(client.read(0, MIB) == Ok(bytes.clone()), "{}", server.log());
     assert_eq!(client.read(8 << 20, 4096), Err(errno::EIO));
     assert_ne!(server.spillway(&["drain", "d"]).code, Some(0), "{}", server.log());
     assert!(client.read(0, MIB) == Ok(bytes), "{}", server.log());
-    cluster.go_on_osds();
+    answers_again(&cluster, &server);
     until("all is written back", || (server.spillway(&["drain", "d"]).code == Some(0)).then_some(()));
     server.spillway(&["set", "d", "cleaner", "0"]).well();
-    cluster.stop_osds();
+    falls_silent(&cluster, &server);
     let bytes = pattern::random(3, 0, MIB);
     client.write(0, &bytes).expect("a write to the cache");
     client.ask(command::FLUSH, 0, 0).expect("a flush of the cache");
@@ -374,18 +366,4 @@ fn a_write_cache_keeps_its_blocks_while_no_osd_answers() {
     server.spillway(&["drain", "d"]).well();
     stop(&mut server);
     assert!(cluster.export(&image)[..MIB] == bytes);
-}
-
-#[test]
-fn a_start_that_nobody_answers_is_given_up_after_the_limit() {
-    let cluster = Cluster::with(1, Store::Memory, &SOON);
-    let image = cluster.image("image", SIZE);
-    let launch = plain(&cluster, Arc::default(), &image).with("--origin-timeout", "2");
-    for daemon in ["mon.a", "osd.0"] {
-        cluster.stop(daemon);
-        let said = refused(launch.clone(), "the cluster");
-        assert!(said.err.contains(&address(&image)), "{said}");
-        cluster.go_on(daemon);
-    }
-    stop(&mut starts(&limited(plain(&cluster, Arc::default(), &image))));
 }

@@ -10,8 +10,9 @@ use spillway_tests::raw::{Client, command, errno};
 use spillway_tests::{Cluster, Store, pattern, until};
 
 use crate::nbd_outage::flush;
+use crate::origin_timeout::{answers_again, falls_silent, limited};
 use crate::rbd::{MIB, SIZE, STACKS, cached, eager, lazy, paged, settle, stop};
-use crate::rbd_faults::{goes_on, is_kept, limited, three, three_that_may_hang};
+use crate::rbd_faults::{goes_on, is_kept, three, three_that_may_hang};
 use crate::rbd_locks::lazy_where_it_can;
 
 /// Both kinds of caches at once, while clients write, write-back is under way, and `work` does things to the cluster. What it is given has
@@ -214,7 +215,7 @@ fn a_write_cache_that_is_full_fails_writes_after_the_limit_and_loses_nothing_ack
     let launch = limited(cached(&cluster, Arc::default(), &image)).with("--pause-writeback", "0");
     let mut server = launch.start();
     flush(&server).expect("a flush");
-    cluster.stop_osds();
+    falls_silent(&cluster, &server);
     let mut content = pattern::random(1, 0, TOO_MUCH * MIB);
     let write = |client: &mut Client, at: usize| client.write((at * MIB) as u64, &content[at * MIB..][..MIB]);
     let mut client = server.client();
@@ -229,7 +230,7 @@ fn a_write_cache_that_is_full_fails_writes_after_the_limit_and_loses_nothing_ack
     assert_eq!(write(&mut client, taken), Err(errno::EIO), "{}", server.log());
     client.ask(command::FLUSH, 0, 0).expect("a flush of the cache");
     assert!(client.read(0, taken * MIB).as_deref() == Ok(&content[..taken * MIB]), "{}", server.log());
-    cluster.go_on_osds();
+    answers_again(&cluster, &server);
     for at in taken..TOO_MUCH {
         until("there is room", || write(&mut client, at).ok());
     }

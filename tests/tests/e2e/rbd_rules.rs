@@ -7,6 +7,7 @@ use serde_json::Value;
 use spillway_tests::raw::{command, errno};
 use spillway_tests::{Cluster, Launch, Store, pattern, until};
 
+use crate::origin_timeout::{limited, set};
 use crate::rbd::{MIB, OBJECT, SIZE, cached, lazy, plain, plain_with, resize_image, stop};
 use crate::rbd_caches::KEEPING;
 use crate::rbd_names::with_a_dirty_block;
@@ -136,22 +137,27 @@ fn a_discard_that_was_given_up_never_lands_on_a_newer_write() {
     cluster.ceph(&["osd", "pool", "set", "rbd", "size", "1", "--yes-i-really-mean-it"]);
     for defect in [None, Some("rbd: begin beside a change that was given up")] {
         let (image, at, osd) = lying_apart(&cluster, if defect.is_some() { "broken" } else { "kept" });
-        let launch = plain(&cluster, Arc::default(), &image).with("--origin-timeout", "2");
+        let launch = limited(plain(&cluster, Arc::default(), &image));
         let server = with(defect, launch).start();
         let [old, newer] = [1, 2].map(|seed| pattern::random(seed, 0, MIB));
         server.client().write(at, &old).expect("a write");
         cluster.stop(&osd);
+        set(&server, "2");
         assert_eq!(server.client().ask(command::TRIM, at, OBJECT as u32), Err(errno::EIO));
         let write = || until("a write", || server.client().write(at, &newer).ok());
         let content = || server.client().read(at, MIB).expect("a read");
+        let goes_on = || {
+            set(&server, "3600");
+            cluster.go_on(&osd);
+        };
         if defect.is_some() {
             write();
-            cluster.go_on(&osd);
+            goes_on();
             until("the discard lands on it", || (content() == vec![0; MIB]).then_some(()));
         } else {
             thread::scope(|scope| {
                 scope.spawn(write);
-                cluster.go_on(&osd);
+                goes_on();
             });
             assert!(content() == newer, "{}", server.log());
         }
