@@ -188,8 +188,11 @@ mod tests {
     fn an_interrupted_part_ends_by_itself_and_so_does_what_it_runs() {
         let scratch = Scratch::new("interrupted");
         let [ready, ended] = ["ready", "ended"].map(|name| scratch.0.join(name));
+        // What it runs is itself by then: a shell that is about to be a program takes a signal and does nothing.
         let mut part = Command::new("sh");
-        part.arg("-c").arg("trap 'touch ended; exit 3' INT; touch ready; sleep 1000").current_dir(&scratch.0);
+        part.arg("-c")
+            .arg("trap 'touch ended; exit 3' INT; sh -c 'touch ready; exec sleep 1000'")
+            .current_dir(&scratch.0);
         let status = finished(&mut part, || ready.exists()).unwrap();
         assert_eq!((status.code(), ended.exists()), (Some(3), true));
     }
