@@ -80,10 +80,16 @@ impl PendingCall {
     }
 
     /// Answers it as the server does. The journal has what it changed before anything else happens: a connection that is lost next finds it
-    /// there. What was read is what the journal has of it. A payload is released before its caller is woken.
+    /// there. What was read or is stored is what the journal has of it. A payload is released before its caller is woken.
     pub(super) fn answer(mut self, result: Result<(), Kind>, journal: &Mutex<ReplayJournal>) {
-        if let (Ok(()), Body::Read { buf, start }) = (result, &mut self.body) {
-            journal.lock().overlay(self.range, &mut buf[*start..][..self.range.len as usize]);
+        match (result, &mut self.body) {
+            (Ok(()), Body::Read { buf, start }) => {
+                journal.lock().overlay(self.range, &mut buf[*start..][..self.range.len as usize]);
+            }
+            (Ok(()), Body::Status { extents, .. }) => {
+                journal.lock().overlay_extents(self.range.offset, extents)
+            }
+            _ => {}
         }
         let effect = std::mem::replace(&mut self.effect, JournalEffect::Nothing);
         let dropped = match (result, effect) {

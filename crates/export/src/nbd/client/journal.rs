@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use spillway_core::{ByteRange, IoBuf, mutant};
+use spillway_core::{ByteRange, Extent, IoBuf, mutant};
 
 use super::payload::Payload;
 
@@ -111,16 +111,40 @@ impl ReplayJournal {
     /// Puts what it has of `range` over what the server has read there. A server whose disk has lost a write that it acknowledged says so to the
     /// next flush alone: who reads the old content before that, and writes it back with a change, would have lost that write for good.
     pub(super) fn overlay(&self, range: ByteRange, read: &mut [u8]) {
-        let (start, end) = (range.offset, range.offset + range.len);
-        let overlapping = self.entries.range(..end).rev().take_while(|(_, entry)| entry.end > start);
-        for (&first, entry) in overlapping {
-            let (from, to) = (first.max(start), entry.end.min(end));
-            let target = &mut read[(from - start) as usize..(to - start) as usize];
-            match entry.content.skip(from - first) {
+        for (part, content) in self.within(range) {
+            let target = &mut read[(part.offset - range.offset) as usize..][..part.len as usize];
+            match content {
                 Content::Bytes(payload) => target.copy_from_slice(&payload.view(target.len())),
                 Content::Zeroes { .. } => target.fill(0),
             }
         }
+    }
+
+    /// Has extents from `start` on say that what it has the bytes of is stored, for the same reason: such a server may call it a hole.
+    pub(super) fn overlay_extents(&self, start: u64, extents: &mut Vec<Extent>) {
+        let mut at = start;
+        for extent in std::mem::take(extents) {
+            let end = at + extent.len;
+            for (part, content) in self.within(ByteRange::new(at, extent.len)) {
+                if matches!(content, Content::Bytes(_)) {
+                    Extent { len: part.offset - at, ..extent }.append_to(extents);
+                    Extent::stored(part.len).append_to(extents);
+                    at = part.offset + part.len;
+                }
+            }
+            Extent { len: end - at, ..extent }.append_to(extents);
+            at = end;
+        }
+    }
+
+    /// The parts of `range` that it has, in order.
+    fn within(&self, range: ByteRange) -> impl Iterator<Item = (ByteRange, Content)> {
+        let (start, end) = (range.offset, range.offset + range.len);
+        let before = self.entries.range(..start).next_back().filter(|(_, entry)| entry.end > start);
+        before.into_iter().chain(self.entries.range(start..end)).map(move |(&first, entry)| {
+            let (from, to) = (first.max(start), entry.end.min(end));
+            (ByteRange::new(from, to - from), entry.content.skip(from - first))
+        })
     }
 
     /// A flush begins: it covers what was acknowledged up to now. Returns its number.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_core::buffer::Shared;
 use spillway_core::random::Random;
-use spillway_core::{ByteRange, IoBuf};
+use spillway_core::{ByteRange, Extent, IoBuf};
 
 use super::super::journal::{Content, ReplayJournal};
 use super::super::payload::Payload;
@@ -85,6 +85,21 @@ fn entries_are_what_no_flush_has_covered() {
                 read,
                 values[blocks_of(range)].iter().map(|value| value.unwrap_or(0xee)).collect::<Vec<_>>()
             );
+            let zero = |len| Extent { len, hole: false, zero: true };
+            // The server may tell of more than it was asked about.
+            let told = 1 + random.below(BLOCKS);
+            let mut extents = vec![Extent::hole(told), zero(BLOCKS + 1 - told)];
+            journal.overlay_extents(0, &mut extents);
+            let each =
+                extents.iter().flat_map(|extent| (0..extent.len).map(|_| Extent { len: 1, ..*extent }));
+            let bytes =
+                |at: u64| values.get(at as usize).is_some_and(|value| value.is_some_and(|value| value > 0));
+            let expected = (0..=BLOCKS).map(|at| match at {
+                at if bytes(at) => Extent::stored(1),
+                at if at < told => Extent::hole(1),
+                _ => zero(1),
+            });
+            assert!(each.eq(expected) && extents.iter().all(|extent| extent.len > 0), "{extents:?}");
         }
         let expected = model.iter().flatten().count() as u64;
         assert_eq!(journal.bytes(), expected);

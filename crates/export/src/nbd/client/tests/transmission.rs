@@ -135,15 +135,20 @@ fn simple_replies_answer_too() {
     assert_eq!(answered(&mut refused).unwrap().result, Err(Kind::NoSpace));
 }
 
+/// After acknowledged writes of eight times `byte` from each place on.
+fn written(writes: &[(u64, u8)]) -> Conversation {
+    let conversation = Conversation::new(true);
+    for &(at, byte) in writes {
+        let bytes = Arc::new(Shared::new(IoBuf::copy_of(&[byte; 8]), IoBuf::empty()));
+        let content = Content::Bytes(Payload { bytes, start: 0 });
+        drop(conversation.journal.lock().record(ByteRange::new(at, 8), Some(content)));
+    }
+    conversation
+}
+
 #[test]
 fn a_read_shows_what_no_flush_has_covered_whatever_the_server_has_of_it() {
-    let mut conversation = Conversation::new(true);
-    let payload =
-        |byte| Payload { bytes: Arc::new(Shared::new(IoBuf::copy_of(&[byte; 8]), IoBuf::empty())), start: 0 };
-    let acknowledged = |at, byte| (ByteRange::new(at, 8), Content::Bytes(payload(byte)));
-    for (range, content) in [acknowledged(996, 7), acknowledged(1006, 8), acknowledged(1014, 9)] {
-        drop(conversation.journal.lock().record(range, Some(content)));
-    }
+    let mut conversation = written(&[(996, 7), (1006, 8), (1014, 9)]);
     let body = Body::Read { buf: IoBuf::copy_of(&[0xee; 12]), start: 2 };
     let mut read = conversation.ask(cmd::READ, ByteRange::new(1000, 10), body);
     conversation.receive(&filled(1, REPLY_FLAG_DONE, 1000, &[1; 10])).unwrap();
@@ -198,6 +203,19 @@ fn extents_are_taken_as_many_as_are_wanted() {
     let mut two = conversation.status(2);
     conversation.receive(&sent).unwrap();
     assert_eq!(listed(&mut two).len(), 2);
+}
+
+#[test]
+fn what_no_flush_has_covered_is_stored_whatever_the_server_says() {
+    let mut conversation = written(&[(4092, 1), (4100, 2), (8192, 3)]);
+    let mut all = conversation.status(10);
+    let hole = [3u32, 8192, 3].map(u32::to_be_bytes).concat();
+    conversation.receive(&chunk_of(1, chunk::BLOCK_STATUS, REPLY_FLAG_DONE, &[&hole])).unwrap();
+    let Body::Status { extents, .. } = answered(&mut all).expect("it is answered").body else {
+        panic!("the answer has extents")
+    };
+    let [first, second] = [4084, 4088].map(Extent::hole);
+    assert_eq!(extents, [Extent::stored(12), first, Extent::stored(8), second]);
 }
 
 /// Half of its answer came by a connection that was lost.
